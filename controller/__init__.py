@@ -1,0 +1,1 @@
+"""Cluster side: fleet view, allocator, webhooks. Never imports ``driver`` (import-linter contract)."""
