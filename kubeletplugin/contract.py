@@ -8,7 +8,7 @@ Object: TypeAlias = dict[str, Any]  # a Kubernetes object as raw JSON
 
 
 class ClaimRefusedError(Exception):
-    """Raise it (or a subclass) to answer one claim with an error; the text reaches the pod's events."""
+    """Raise it (or a subclass) to answer one claim with an error: its text reaches the pod."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class Driver(Protocol):
         ...
 
     async def recall(self, claim: ClaimRef) -> Sequence[PreparedDevice] | None:
-        """What an earlier ``prepare`` answered, or None. Asked only while the API server is away."""
+        """What an earlier ``prepare`` answered, or None. Asked while the API server is away."""
         ...
 
 
@@ -68,7 +68,7 @@ class DeviceHealth:
 
 @dataclass(frozen=True, slots=True)
 class DesiredSlice:
-    """One ResourceSlice to publish. ``key`` fixes its name, so it sorts (the scheduler's order)."""
+    """One ResourceSlice to publish. ``key`` fixes its name: the scheduler goes by names."""
 
     key: str  # DNS label, unique in the pool, e.g. "00-cards"
     devices: tuple[Mapping[str, Any], ...] = ()
