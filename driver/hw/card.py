@@ -1,0 +1,89 @@
+"""Cards as the driver's core needs them: read, do, undo, look again. All calls block."""
+
+from pathlib import Path
+
+from driver.errors import HardwareError
+from driver.hw.devnodes import control_nodes, gpu_nodes
+from driver.hw.discover import discover, unlisted
+from driver.hw.libraries import DriverFileCache, DriverFiles
+from driver.hw.nvml import Nvml
+from driver.hw.sysfs import Sysfs
+from driver.model.gpu import ComputeMode, DeviceNode, GpuProcess, Inventory
+from driver.model.ids import GpuUuid, PciAddress
+from driver.model.steps import Step
+
+
+class Cards:
+    """The node's cards. Any thread may call; who calls keeps changes of one card in order.
+
+    ``root`` is where /dev, /sys and the driver's files are seen from here; ``host_root`` is where
+    the host has them (the same unless the driver runs in a container). Every method raises
+    HardwareError or one of its kinds.
+    """
+
+    def __init__(self, nvml: Nvml, root: Path, host_root: Path | None = None) -> None:
+        self._nvml = nvml
+        self._root = root
+        self._host_root = host_root or root
+        self._files = DriverFileCache(root, host_root)
+
+    # Reading -----------------------------------------------------------------------------
+
+    def discover(self) -> Inventory:
+        """All cards, read anew."""
+        return discover(self._nvml, Sysfs(self._root))
+
+    def unlisted(self, inventory: Inventory) -> tuple[PciAddress, ...]:
+        """Cards on the PCI bus that NVML did not count: to be reported, not passed over."""
+        return unlisted(inventory, Sysfs(self._root))
+
+    def nodes(self, gpu: GpuUuid) -> tuple[DeviceNode, ...]:
+        """Device nodes of one card; the minor is asked for each time, because it changes."""
+        with self._nvml.on(gpu) as handle:
+            minor = self._nvml.minor(handle)
+        return gpu_nodes(self._root, minor, self._host_root)
+
+    def control_nodes(self) -> tuple[DeviceNode, ...]:
+        """Device nodes that all cards share."""
+        return control_nodes(self._root, self._host_root)
+
+    def files(self) -> DriverFiles:
+        """The driver's files; searched again when the driver version or a folder changed."""
+        return self._files.files(self._nvml.driver_version())
+
+    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
+        """Who has a compute context on the card."""
+        with self._nvml.on(gpu) as handle:
+            return self._nvml.processes(handle)
+
+    # Steps -------------------------------------------------------------------------------
+
+    def do(self, step: Step) -> None:
+        """Make it so; nothing to do is success."""
+        self._set(step.gpu, step.mode)
+
+    def undo(self, step: Step) -> None:
+        """Take it back; nothing to do is success."""
+        self._set(step.gpu, ComputeMode.DEFAULT)
+
+    def present(self, step: Step) -> bool:
+        """Whether the card is as ``do`` would leave it."""
+        return self._mode(step.gpu) == step.mode.value
+
+    def _mode(self, gpu: GpuUuid) -> int:
+        with self._nvml.on(gpu) as handle:
+            return self._nvml.compute_mode(handle)
+
+    def _set(self, gpu: GpuUuid, mode: ComputeMode) -> None:
+        """Read, write if needed, and read back: a refusal may come as success."""
+        if self._mode(gpu) == mode.value:
+            return
+        with self._nvml.on(gpu) as handle:
+            self._nvml.set_compute_mode(handle, mode)
+        found = self._mode(gpu)
+        if found != mode.value:
+            raise HardwareError(
+                f"nvmlDeviceSetComputeMode of {gpu}",
+                f"reported success, but compute mode {found} is set and {mode.value} "
+                f"({mode.name}) was wanted; another program sets it, or MIG mode forbids it",
+            )

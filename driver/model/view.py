@@ -1,0 +1,30 @@
+"""What the node looks like to a container: the part of the hardware that CDI specs are made of."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from driver.model.gpu import DeviceNode, Gpu
+from driver.model.ids import GpuUuid
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """A file of the driver, mounted read-only at ``container_path``."""
+
+    host_path: str  # on the host, below the driver root
+    container_path: str
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """The node now. Device numbers and files move over a reboot: they are read, not recorded."""
+
+    driver_name: str
+    gpus: Mapping[GpuUuid, Gpu]
+    nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]]  # only nodes that exist
+    control_nodes: tuple[DeviceNode, ...] = ()  # /dev/nvidiactl, /dev/nvidia-uvm, …
+    mounts: tuple[Mount, ...] = ()
+    common: Mapping[str, Any] = field(
+        default_factory=dict
+    )  # containerEdits of `nvidia-ctk cdi generate`
