@@ -1,0 +1,220 @@
+"""The journal's record of a claim, as JSON. Version 1.
+
+Plain values only, so that the driver writes it and a command can read it without the driver. An
+envelope with a digest around it is the writer's business.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from api.reading import join, names, show
+
+VERSION = 1
+STATES = ("PrepareStarted", "PrepareCompleted")
+DEVICE_TYPES = ("gpu",)
+COMPUTE_MODES = ("Default", "ExclusiveProcess", "Prohibited")
+STEPS = ("setComputeMode",)
+
+
+class JournalError(ValueError):
+    """The text begins with the path of the field that is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalAllocation:
+    """One allocation and what it holds."""
+
+    position: int  # >= 0, in status.allocation.devices.results
+    request: str
+    pool: str
+    device: str
+    gpu: str  # the card's UUID
+    type: str  # of DEVICE_TYPES
+    share_id: str | None = None
+    admin_access: bool = False
+    compute_mode: str | None = None  # of COMPUTE_MODES
+
+
+@dataclass(frozen=True, slots=True)
+class JournalStep:
+    """One change to the node: the card gets ``mode``."""
+
+    do: str  # of STEPS
+    gpu: str
+    mode: str  # of COMPUTE_MODES
+
+
+@dataclass(frozen=True, slots=True)
+class JournalRecord:
+    uid: str
+    namespace: str
+    name: str
+    state: str  # of STATES
+    boot_id: str
+    allocations: tuple[JournalAllocation, ...]
+    steps: tuple[JournalStep, ...] = ()
+    unknown: Mapping[str, Any] = field(default_factory=dict)  # fields of a later version, in place
+
+
+def encode_record(record: JournalRecord) -> dict[str, Any]:
+    """The record as JSON data, its unknown fields where they were found."""
+    merged: dict[str, Any] = _overlay(record.unknown, _known(record))
+    return merged
+
+
+def decode_record(raw: object) -> JournalRecord:
+    """Read what ``encode_record`` wrote, this version or a later one that only added fields.
+
+    Raises:
+        JournalError: a field is missing, has the wrong type or a value this version lacks.
+    """
+    top = _Fields("", raw)
+    version = top.integer("version")
+    if version != VERSION:
+        raise JournalError(f"version: got {version}, this program reads {VERSION}")
+    claim = _Fields("claim", top.value("claim"))
+    record = JournalRecord(
+        uid=claim.text("uid"),
+        namespace=claim.text("namespace"),
+        name=claim.text("name"),
+        state=top.choice("state", STATES),
+        boot_id=top.text("bootId"),
+        allocations=tuple(_allocation(item) for item in top.items("allocations")),
+        steps=tuple(_step(item) for item in top.items("steps")),
+    )
+    return JournalRecord(
+        **{name: getattr(record, name) for name in record.__slots__ if name != "unknown"},
+        unknown=_without(top.raw, _known(record)),
+    )
+
+
+def _known(record: JournalRecord) -> dict[str, Any]:
+    return {
+        "version": VERSION,
+        "claim": {"uid": record.uid, "namespace": record.namespace, "name": record.name},
+        "state": record.state,
+        "bootId": record.boot_id,
+        "allocations": [_encode_allocation(each) for each in record.allocations],
+        "steps": [{"do": step.do, "gpu": step.gpu, "mode": step.mode} for step in record.steps],
+    }
+
+
+def _encode_allocation(allocation: JournalAllocation) -> dict[str, Any]:
+    fields = {
+        "position": allocation.position,
+        "request": allocation.request,
+        "pool": allocation.pool,
+        "device": allocation.device,
+        "gpu": allocation.gpu,
+        "type": allocation.type,
+    }
+    optional = {
+        "shareID": allocation.share_id,
+        "adminAccess": allocation.admin_access or None,
+        "computeMode": allocation.compute_mode,
+    }
+    return fields | {key: value for key, value in optional.items() if value is not None}
+
+
+def _allocation(fields: "_Fields") -> JournalAllocation:
+    return JournalAllocation(
+        position=fields.integer("position"),
+        request=fields.text("request"),
+        pool=fields.text("pool"),
+        device=fields.text("device"),
+        gpu=fields.text("gpu"),
+        type=fields.choice("type", DEVICE_TYPES),
+        share_id=fields.text("shareID") if fields.has("shareID") else None,
+        admin_access=fields.flag("adminAccess"),
+        compute_mode=fields.choice("computeMode", COMPUTE_MODES)
+        if fields.has("computeMode")
+        else None,
+    )
+
+
+def _step(fields: "_Fields") -> JournalStep:
+    return JournalStep(
+        do=fields.choice("do", STEPS),
+        gpu=fields.text("gpu"),
+        mode=fields.choice("mode", COMPUTE_MODES),
+    )
+
+
+class _Fields:
+    """A JSON object whose fields are read one by one; the first wrong one raises."""
+
+    def __init__(self, path: str, raw: object) -> None:
+        if not isinstance(raw, dict):
+            raise JournalError(f"{path or 'record'}: got {show(raw)}, want an object")
+        self.path = path
+        self.raw: dict[str, Any] = raw
+
+    def has(self, key: str) -> bool:
+        return key in self.raw
+
+    def value(self, key: str) -> Any:
+        if key not in self.raw:
+            raise JournalError(f"{join(self.path, key)}: missing")
+        return self.raw[key]
+
+    def wrong(self, key: str, wanted: str) -> JournalError:
+        return JournalError(f"{join(self.path, key)}: got {show(self.raw[key])}, want {wanted}")
+
+    def text(self, key: str) -> str:
+        value = self.value(key)
+        if not isinstance(value, str) or not value:
+            raise self.wrong(key, "a text")
+        return value
+
+    def choice(self, key: str, choices: tuple[str, ...]) -> str:
+        value = self.value(key)
+        if not isinstance(value, str) or value not in choices:
+            raise self.wrong(key, f"one of {names(choices)}")
+        return value
+
+    def integer(self, key: str) -> int:
+        value = self.value(key)
+        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+            raise self.wrong(key, "a whole number, 0 or more")
+        return value
+
+    def flag(self, key: str) -> bool:
+        value = self.raw.get(key, False)
+        if not isinstance(value, bool):
+            raise self.wrong(key, "true or false")
+        return value
+
+    def items(self, key: str) -> "list[_Fields]":
+        value = self.value(key)
+        if not isinstance(value, list):
+            raise self.wrong(key, "a list")
+        path = join(self.path, key)
+        return [_Fields(f"{path}[{i}]", item) for i, item in enumerate(value)]
+
+
+def _without(raw: Any, known: Any) -> Any:
+    """What of ``raw`` is not in ``known``, at the same place; empty where nothing is left."""
+    if isinstance(raw, dict) and isinstance(known, dict):
+        rest = {
+            key: _without(value, known[key]) if key in known else value
+            for key, value in raw.items()
+        }
+        return {key: value for key, value in rest.items() if key not in known or value}
+    if isinstance(raw, list) and isinstance(known, list):
+        rest_items = [_without(a, b) for a, b in zip(raw, known, strict=True)]
+        return rest_items if any(rest_items) else []
+    return {}
+
+
+def _overlay(unknown: Any, known: Any) -> Any:
+    """``known`` with ``unknown`` put back; the inverse of ``_without``."""
+    if isinstance(unknown, Mapping) and isinstance(known, dict):
+        kept = {key: value for key, value in unknown.items() if key not in known}
+        return {
+            key: _overlay(unknown[key], value) if key in unknown else value
+            for key, value in known.items()
+        } | kept
+    if isinstance(unknown, list) and isinstance(known, list) and len(unknown) == len(known):
+        return [_overlay(a, b) for a, b in zip(unknown, known, strict=True)]
+    return known

@@ -1,0 +1,130 @@
+"""What a ResourceSlice says of a device (design 6.2). Only what is constant is published."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, TypeAlias
+
+from driver.model.devices import Device
+from driver.model.gpu import Gpu, Inventory
+from driver.model.ids import GpuUuid
+from driver.model.units import binary_quantity, decimal_quantity
+from driver.plan.kinds import device_type, limits_of_type
+
+Attribute: TypeAlias = dict[str, Any]  # {"string": …}, {"int": …}, {"bool": …} or {"version": …}
+
+_MAX_BYTES = 64  # of a string or version value (resource.k8s.io/v1, DeviceAttribute)
+_STANDARD = "resource.kubernetes.io/"
+
+
+def attributes(
+    device: Device, inventory: Inventory, groups: Mapping[GpuUuid, str]
+) -> dict[str, Attribute]:
+    """Attributes by name; what the hardware does not tell is left out.
+
+    ``groups`` is ``topology.nvlink_groups(inventory)``. With ``capacities`` these are at most 31
+    of the 32 that a device may have.
+    """
+    gpu = device.gpu
+    held = limits_of_type(device_type(device))
+    found = {
+        "type": _text(device_type(device)),
+        "uuid": _text(gpu.uuid),
+        "wholeCard": _flag(True),
+        "memoryLimit": _text(held.memory),
+        "computeLimit": _text(held.compute),
+        **_card(gpu),
+        "driverVersion": _version(inventory.driver_version),
+        "cudaDriverVersion": _version(_dotted(inventory.cuda_driver_version)),
+        **_place(gpu),
+        **_interconnect(gpu, groups.get(gpu.uuid)),
+    }
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def capacities(device: Device) -> dict[str, dict[str, str]]:
+    """Capacities by name.
+
+    ``memory`` of a whole card is NVML's total rounded down to 1Mi, not what remains after the
+    driver's own reserve: this is the figure other GPU drivers publish and users know from
+    ``nvidia-smi``, so that selectors such as ``>= 40Gi`` mean the same everywhere.
+    """
+    gpu = device.gpu
+    counts = {
+        "multiprocessors": gpu.multiprocessors,
+        "copyEngines": gpu.engines.copy,
+        "decoders": gpu.engines.decoders,
+        "encoders": gpu.engines.encoders,
+        "jpegEngines": gpu.engines.jpeg,
+        "ofaEngines": gpu.engines.ofa,
+    }
+    known = {name: decimal_quantity(n) for name, n in counts.items() if n is not None}
+    quantities = {"memory": binary_quantity(gpu.memory)} | known
+    return {name: {"value": value} for name, value in quantities.items()}
+
+
+def semver(text: str) -> str | None:
+    """The first three numbers of ``text`` as a semantic version: ``580.82.07`` → ``580.82.7``.
+
+    A version attribute must be valid semver 2.0.0, where numbers have no leading zeros; missing
+    ones become 0. None when there is no number at all.
+    """
+    numbers = [str(int(number)) for number in re.findall("[0-9]{1,18}", text)[:3]]
+    return ".".join([*numbers, "0", "0"][:3]) if numbers else None
+
+
+def _card(gpu: Gpu) -> dict[str, Attribute | None]:
+    return {
+        "productName": _text(gpu.product),
+        "brand": _text(gpu.brand),
+        "architecture": _text(gpu.architecture),
+        "cudaComputeCapability": _version(_dotted(gpu.compute_capability)),
+        "migCapable": _flag(gpu.mig_mode is not None),
+        "eccEnabled": _flag(gpu.ecc_enabled),
+        "addressingMode": _text(gpu.addressing_mode),
+    }
+
+
+def _place(gpu: Gpu) -> dict[str, Attribute | None]:
+    """The standard names (kubernetes ``deviceattribute``, KEP-6072)."""
+    return {
+        f"{_STANDARD}pciBusID": _text(gpu.pci),
+        f"{_STANDARD}pcieRoot": _text(gpu.pcie_root),
+        f"{_STANDARD}numaNode": _number(gpu.numa_node),
+        "pcieGeneration": _number(gpu.pcie_generation),
+        "pcieWidth": _number(gpu.pcie_width),
+    }
+
+
+def _interconnect(gpu: Gpu, group: str | None) -> dict[str, Attribute | None]:
+    nvlink, fabric = gpu.nvlink, gpu.fabric
+    return {
+        "nvlinkGroup": _text(group),
+        "nvlinkActiveLinks": _number(nvlink.active_links if nvlink else None),
+        "nvlinkVersion": _number(nvlink.version if nvlink else None),
+        "fabricClusterUUID": _text(fabric.cluster_uuid if fabric else None),
+        "fabricCliqueID": _number(fabric.clique_id if fabric else None),
+    }
+
+
+def _dotted(version: tuple[int, int]) -> str:
+    return ".".join(map(str, version))
+
+
+def _text(value: str | None) -> Attribute | None:
+    """Cut to what the API takes, at a character's border."""
+    if not value:
+        return None
+    return {"string": value.encode(errors="replace")[:_MAX_BYTES].decode(errors="ignore")}
+
+
+def _version(value: str) -> Attribute | None:
+    version = semver(value)
+    return None if version is None else {"version": version}
+
+
+def _number(value: int | None) -> Attribute | None:
+    return None if value is None else {"int": value}
+
+
+def _flag(value: bool | None) -> Attribute | None:
+    return None if value is None else {"bool": value}

@@ -1,0 +1,152 @@
+"""What the container runtime injects for a prepared claim."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from driver.errors import UnknownDeviceError
+from driver.model.claims import Held, Record
+from driver.model.gpu import DeviceNode, Gpu
+from driver.model.ids import ClaimUid
+from driver.model.view import NodeView
+
+# The lowest version that allows hostPath and names that start with a digit; podman 4.3 takes no
+# newer one.
+CDI_VERSION = "0.5.0"
+
+_MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_MPS_FOLDER = "nvidia-mps"  # the host's default MPS pipes: never in a container of ours
+
+
+def spec_file_prefix(driver: str) -> str:
+    """What the file names of all claims begin with: ``<vendor>-<class>_`` (CDI's convention)."""
+    return f"{driver}-claim_"
+
+
+def spec_file_name(driver: str, uid: ClaimUid) -> str:
+    """One transient spec a claim."""
+    return f"{spec_file_prefix(driver)}{uid}.json"
+
+
+def cdi_device_name(uid: ClaimUid, position: int) -> str:
+    """By position in the allocation results: a claim may hold one device twice."""
+    return f"{uid}-{position}"
+
+
+def cdi_device_id(driver: str, uid: ClaimUid, position: int) -> str:
+    """What the kubelet hands to the runtime."""
+    return f"{driver}/claim={cdi_device_name(uid, position)}"
+
+
+def cdi_spec(record: Record, view: NodeView) -> dict[str, Any]:
+    """The CDI spec of a claim on the node as it is now. Check it with ``cdi_rules``.
+
+    A projection of the record: made again at every prepare and at start, because
+    ``/var/run/cdi`` is empty after a reboot and device minors may have moved.
+
+    Raises:
+        UnknownDeviceError: a card has no device node; a container would start without its GPU.
+    """
+    number: Counter[str] = Counter()
+    devices = []
+    for n, held in enumerate(record.held):
+        base = held.allocation.request.partition("/")[0]
+        prefixes = [f"ALIQUOT_{_variable(base)}_{number[base]}_"]
+        prefixes += ["ALIQUOT_DEVICE_"] if n == 0 else []
+        number[base] += 1
+        devices.append(_device(record.claim.uid, held, view, prefixes))
+    return {
+        "cdiVersion": CDI_VERSION,
+        "kind": f"{view.driver_name}/claim",
+        "devices": devices,
+        "containerEdits": _common_edits(view),
+    }
+
+
+def _device(uid: ClaimUid, held: Held, view: NodeView, prefixes: Iterable[str]) -> dict[str, Any]:
+    gpu, nodes = view.gpus.get(held.gpu), view.nodes.get(held.gpu)
+    if gpu is None or not nodes:
+        raise UnknownDeviceError(
+            f"card {held.gpu} of device {held.allocation.device} has no device node on this node; "
+            "is it lost? `nvidia-smi` on the node shows the cards that answer, and --driver-root "
+            "says where device nodes are looked for"
+        )
+    told = _environment(gpu, held.type)
+    return {
+        "name": cdi_device_name(uid, held.allocation.position),
+        "containerEdits": {
+            "env": [
+                f"{prefix}{key}={value}" for prefix in prefixes for key, value in told.items()
+            ],
+            "deviceNodes": [_node(node) for node in nodes],
+        },
+    }
+
+
+def _environment(gpu: Gpu, type_: str) -> Mapping[str, str]:
+    """A whole card: all of what the process sees as its total. No size where it has none."""
+    size = {"MEMORY_BYTES": str(gpu.memory)} if gpu.memory else {}
+    return {
+        "UUID": gpu.uuid,
+        "TYPE": type_,
+        **size,
+        "MEMORY_FRACTION": "1",
+        "COMPUTE_PERCENT": "100",
+    }
+
+
+def _variable(request: str) -> str:
+    return request.upper().replace("-", "_")
+
+
+def _node(node: DeviceNode) -> dict[str, Any]:
+    """Without major and minor: the runtime takes them from the node at hostPath, which holds
+    also where the node stands in for another device."""
+    return {"path": node.path, "hostPath": node.host_path, "permissions": "rwm"}
+
+
+def _common_edits(view: NodeView) -> dict[str, Any]:
+    """Our own edits, then those of the toolkit that ours do not cover."""
+    common = view.common
+    nodes = [_node(node) for node in view.control_nodes]
+    nodes += [_without_numbers(node) for node in _list(common, "deviceNodes")]
+    mounts = [_mount(each.host_path, each.container_path) for each in view.mounts]
+    mounts += [dict(mount) for mount in _list(common, "mounts") if not _is_mps(mount)]
+    env = [each for each in _list(common, "env") if not each.startswith(f"{_VISIBLE}=")]
+    edits = {
+        "env": [f"{_VISIBLE}=void", *env],  # keeps the legacy hook from adding every card
+        "deviceNodes": _first_of_each(nodes, "path"),
+        "mounts": _first_of_each(mounts, "containerPath"),
+        "hooks": [dict(hook) for hook in _list(common, "hooks")],
+    }
+    return {key: value for key, value in edits.items() if value}
+
+
+def _list(common: Mapping[str, Any], key: str) -> list[Any]:
+    return common.get(key) or []
+
+
+def _without_numbers(node: Mapping[str, Any]) -> dict[str, Any]:
+    if "hostPath" not in node:
+        return dict(node)
+    return {key: value for key, value in node.items() if key not in {"type", "major", "minor"}}
+
+
+def _mount(host_path: str, container_path: str) -> dict[str, Any]:
+    return {
+        "hostPath": host_path,
+        "containerPath": container_path,
+        "options": list(_MOUNT_OPTIONS),
+    }
+
+
+def _is_mps(mount: Mapping[str, Any]) -> bool:
+    return str(mount["containerPath"]).rpartition("/")[2] == _MPS_FOLDER
+
+
+def _first_of_each(entries: Iterable[dict[str, Any]], key: str) -> list[dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {}
+    for entry in entries:
+        found.setdefault(entry[key], entry)
+    return list(found.values())

@@ -1,0 +1,20 @@
+"""Names of cards and devices, made from UUIDs: minors and indexes change over a reboot."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from driver.model.ids import DeviceName, GpuUuid
+
+_LENGTHS = (8, 16, 32)  # hex digits; a node whose cards share 8 uses 16 for all
+
+
+def device_names(uuids: Iterable[GpuUuid]) -> Mapping[GpuUuid, DeviceName]:
+    """``gpu-<hex digits>`` for each card of the node, a DNS label.
+
+    The whole card has this name; devices made of a part of it append to it.
+    """
+    digits = {uuid: re.sub("[^0-9a-f]", "", uuid.lower().removeprefix("gpu-")) for uuid in uuids}
+    length = next(
+        (n for n in _LENGTHS if len({d[:n] for d in digits.values()}) == len(digits)), _LENGTHS[-1]
+    )
+    return {uuid: DeviceName(f"gpu-{each[:length]}") for uuid, each in digits.items()}
