@@ -18,7 +18,7 @@ from enum import Enum
 from typing import Protocol
 
 from kubeletplugin.claims import ClaimSource
-from kubeletplugin.contract import DeviceHealth, Driver
+from kubeletplugin.contract import ClaimRef, DeviceHealth, Driver
 from kubeletplugin.health import HealthBoard
 from kubeletplugin.lock import InstanceLock
 from kubeletplugin.paths import PluginPaths
@@ -71,9 +71,10 @@ class KubeletPlugin:
         self._lock = InstanceLock(paths.locks)
         self._work: ClaimWork[Outcome] = ClaimWork()
         self._board = HealthBoard()
-        service = DraService(driver, claims, self._work, observer)
+        self._service = DraService(driver, claims, self._work, observer)
         self._dra = SocketServer(
-            paths.dra_socket, lambda server: add_dra_services(server, service, self._board)
+            paths.dra_socket,
+            lambda server: add_dra_services(server, self._service, self._board),
         )
         servicer = RegistrationServicer(name, paths.dra_socket, self.registration)
         self._registrar = SocketServer(
@@ -112,6 +113,14 @@ class KubeletPlugin:
         await self._registrar.start()
         self.phase = Phase.SERVING
         self._watchdog = asyncio.create_task(self._watch(), name="socket watchdog")
+
+    async def prepare_one(self, ref: ClaimRef) -> str:
+        """Prepare on the driver's own account, in line with the kubelet's calls; "" or why not."""
+        return (await self._service.prepare([ref]))[ref.uid].error
+
+    async def unprepare_one(self, ref: ClaimRef) -> str:
+        """Unprepare likewise: what the kubelet will never ask for (a claim it has forgotten)."""
+        return (await self._service.unprepare([ref]))[ref.uid].error
 
     def set_health(self, devices: Iterable[DeviceHealth]) -> None:
         """The complete list of devices and how they are."""
