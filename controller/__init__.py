@@ -1,1 +1,1 @@
-"""Cluster side: fleet view, allocator, webhooks. Never imports ``driver`` (import-linter contract)."""
+"""Cluster side: fleet view, allocator, webhooks. Imports ``driver`` never (import contract)."""

@@ -8,7 +8,13 @@ from collections.abc import Sequence
 
 
 class DriverError(Exception):
-    """Base class. Caught only at the per-claim boundary and in ``main``."""
+    """Base class. Caught only at the per-claim boundary and in ``main``.
+
+    Its text includes the notes: a roll-back that is not finished reaches the pod and the log too.
+    """
+
+    def __str__(self) -> str:
+        return "; ".join([super().__str__(), *getattr(self, "__notes__", ())])
 
 
 class ClaimError(DriverError):

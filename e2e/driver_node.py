@@ -1,10 +1,11 @@
 """Our plugin on the cluster's node, as its DaemonSet would run it but for the container: with the
 real role, a token bound to the node, simulated cards, and the node's own folders."""
 
+import asyncio
 import json
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,8 @@ from e2e.cluster.local import LocalCluster
 from e2e.cluster.node_account import NodeAccount, node_account
 from e2e.cluster.polling import poll
 from e2e.cluster.processes import ManagedProcess
+from kubeletplugin.contract import ClaimRef
+from kubeletplugin.testing.kubelet import Answer, PluginClient
 
 DRIVER = "gpu.aliquot.dev"
 MANIFESTS = Path(__file__).parent.parent / "deploy" / "manifests"
@@ -33,6 +36,8 @@ class DriverNode:
     account: NodeAccount
     process: ManagedProcess
     sim: Path
+    name: str = DRIVER
+    http_port: int = HTTP_PORT
 
     @property
     def kube(self) -> Kube:
@@ -40,7 +45,7 @@ class DriverNode:
 
     @property
     def plugin_dir(self) -> Path:
-        return self.cluster.kubelet_root / "plugins" / DRIVER
+        return self.cluster.kubelet_root / "plugins" / self.name
 
     @property
     def registry_dir(self) -> Path:
@@ -52,12 +57,12 @@ class DriverNode:
 
     def cdi_files(self) -> list[Path]:
         """CDI files of our driver."""
-        return sorted(self.cluster.cdi_dir.glob(f"{DRIVER}-claim_*.json"))
+        return sorted(self.cluster.cdi_dir.glob(f"{self.name}-claim_*.json"))
 
     def slices(self) -> list[Object]:
         """Our ResourceSlices, by name."""
         found = [
-            item for item in self.kube.list("ResourceSlice") if item["spec"]["driver"] == DRIVER
+            item for item in self.kube.list("ResourceSlice") if item["spec"]["driver"] == self.name
         ]
         return sorted(found, key=lambda item: str(item["metadata"]["name"]))
 
@@ -87,18 +92,41 @@ class DriverNode:
 
     def metrics(self) -> str:
         done = self.cluster.exec_in_netns(
-            [sys.executable, "-c", _GET, f"http://127.0.0.1:{HTTP_PORT}/metrics"]
+            [sys.executable, "-c", _GET, f"http://127.0.0.1:{self.http_port}/metrics"]
         )
         return str(done.stdout)
 
     def _http(self, path: str) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{HTTP_PORT}/{path}"
+        url = f"http://127.0.0.1:{self.http_port}/{path}"
         done = self.cluster.exec_in_netns([sys.executable, "-c", _GET, url], check=False)
         answer: dict[str, Any] = json.loads(done.stdout) if done.stdout.strip() else {"ok": False}
         return answer
 
     def is_ready(self) -> bool:
         return bool(self.ready()["ok"])
+
+    def prepare(self, ref: ClaimRef) -> Answer:
+        """What the plugin's socket answers, where the kubelet would add nothing."""
+        return self.prepare_all([ref])[ref.uid]
+
+    def prepare_all(self, refs: Sequence[ClaimRef]) -> dict[str, Answer]:
+        """The same for several claims in one call; answers by UID."""
+        return asyncio.run(self._prepare(refs))
+
+    async def _prepare(self, refs: Sequence[ClaimRef]) -> dict[str, Answer]:
+        async with self._client() as client:
+            return await client.prepare(refs)
+
+    def unprepare(self, ref: ClaimRef) -> str:
+        """The error text of the plugin's socket, "" for success."""
+        return asyncio.run(self._unprepare(ref))
+
+    async def _unprepare(self, ref: ClaimRef) -> str:
+        async with self._client() as client:
+            return (await client.unprepare([ref]))[ref.uid]
+
+    def _client(self) -> PluginClient:
+        return PluginClient(self.name, self.plugin_dir / "dra.sock", ("v1.DRAPlugin",))
 
     def reboot(self) -> None:
         """What a reboot changes for the driver: the boot id; /var/run/cdi is emptied."""
@@ -152,4 +180,25 @@ def start_driver(
     node = DriverNode(cluster, account, process, sim)
     process.ready = node.is_ready
     process.start()
+    return node
+
+
+def other_driver(cluster: LocalCluster, name: str, port: int, *extra: str) -> DriverNode:
+    """A plugin under a name of its own with cards of its own (two A30), beside the first one.
+
+    It has its own folders and the administrator's rights: role and policy name the first driver.
+    Not started.
+    """
+    account = node_account(cluster, manifests("rbac"))
+    admin = replace(account, kubeconfig=cluster.kubeconfig, kube=cluster.kube)
+    sim = cluster.layout.root / f"sim-{name}"
+    options = [
+        "--simulate=a30:2",
+        f"--driver-name={name}",
+        f"--http-address=127.0.0.1:{port}",
+        *extra,
+    ]
+    process = cluster.spawn(name, command(cluster, admin, sim, options))
+    node = DriverNode(cluster, admin, process, sim, name, port)
+    process.ready = node.is_ready
     return node

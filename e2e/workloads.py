@@ -6,6 +6,7 @@ from typing import Any
 from e2e.cluster.images import BUSYBOX
 from e2e.cluster.kube import Kube, Object
 from e2e.cluster.polling import poll
+from kubeletplugin.contract import ClaimRef
 
 SLEEP = "trap 'exit 0' TERM; sleep 100000 & wait"
 # What a container sees of its GPUs: our variables, then the device nodes.
@@ -44,6 +45,32 @@ def _dra(kind: str, name: str, namespace: str, spec: Object) -> Object:
     metadata = {"name": name, "namespace": namespace}
     api = "resource.k8s.io/v1"
     return {"apiVersion": api, "kind": kind, "metadata": metadata, "spec": spec}
+
+
+def opaque(driver: str, parameters: Object) -> Object:
+    """An entry of a claim's ``config``."""
+    return {"opaque": {"driver": driver, "parameters": parameters}}
+
+
+def ref_of(found: Object) -> ClaimRef:
+    """How the kubelet names a claim."""
+    metadata = found["metadata"]
+    return ClaimRef(metadata["namespace"], metadata["name"], metadata["uid"])
+
+
+def allocated_by_hand(
+    kube: Kube, namespace: str, name: str, results: Sequence[Object], *config: Object
+) -> ClaimRef:
+    """Make a claim and write its allocation as the scheduler does, right or wrong.
+
+    ``results``: driver, pool and device of each; ``config`` counts as the claim's.
+    """
+    made = kube.create(claim(name, namespace, claim_spec(exactly(count=len(results)))))
+    devices: Object = {"results": [{"request": "gpu", **result} for result in results]}
+    if config:
+        devices["config"] = [{"source": "FromClaim", **entry} for entry in config]
+    made["status"] = {"allocation": {"devices": devices}}
+    return ref_of(kube.replace(made, "status"))
 
 
 def container(script: str, claims: Sequence[Object], name: str = "main") -> Object:

@@ -1,5 +1,6 @@
 """Device nodes below a root. They are made by nvidia-modprobe, not by the kernel."""
 
+import os
 from pathlib import Path
 
 from driver.errors import HardwareError
@@ -27,19 +28,18 @@ def control_nodes(root: Path, host_root: Path | None = None) -> tuple[DeviceNode
     and nvidia-modeset. Raises HardwareError where one of the first two is missing."""
     for name, remedy in _NEEDED.items():
         _demand(root, name, remedy)
-    present = (name for name in _WANTED if (root / "dev" / name).exists())
+    present = (name for name in _WANTED if os.path.exists(f"{root}/dev/{name}"))
     return tuple(_node(host_root or root, name) for name in (*_NEEDED, *present))
 
 
 def _demand(root: Path, name: str, remedy: str) -> None:
-    path = root / "dev" / name
-    if not path.exists():
+    if not os.path.exists(f"{root}/dev/{name}"):
         raise HardwareError(
-            f"device node {path}",
+            f"device node {root / 'dev' / name}",
             f"does not exist, so a container would not see the card; run `{remedy}` on the node, "
             "or set the driver root to the folder whose dev/ has it",
         )
 
 
 def _node(host_root: Path, name: str) -> DeviceNode:
-    return DeviceNode(path=f"/dev/{name}", host_path=str(host_root / "dev" / name))
+    return DeviceNode(path=f"/dev/{name}", host_path=os.path.join(host_root, "dev", name))

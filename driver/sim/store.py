@@ -109,5 +109,5 @@ class Store:
     def _missing(self) -> str:
         return (
             f"simulated hardware: no state under {self.root}; "
-            "create the node first (driver.sim.setup.create)"
+            "`aliquot node run --simulate` makes one"
         )

@@ -107,7 +107,7 @@ def test_a_failed_write_keeps_the_old_file_and_no_litter(path, monkeypatch, call
     write_atomically(path, b"old")
     with monkeypatch.context() as patched:
         patched.setattr(os, call, refuse(errno.EIO))
-        with pytest.raises(StateError, match=r"record\.json was not written: .*EIO.*--state-dir"):
+        with pytest.raises(StateError, match=r"record\.json was not written: .*EIO.*--plugin-dir"):
             write_atomically(path, b"new")
     assert path.read_bytes() == b"old"
     assert list(path.parent.iterdir()) == [path]

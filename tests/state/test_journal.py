@@ -115,7 +115,7 @@ def test_files_that_are_no_records_are_left_alone(folder):
 
 def test_a_folder_that_cannot_be_read_stops_the_start(tmp_path):
     (tmp_path / "claims").write_bytes(b"")
-    with pytest.raises(StateError, match=r"claims was not created: .*--state-dir"):
+    with pytest.raises(StateError, match=r"claims was not created: .*--plugin-dir"):
         Journal.open(tmp_path / "claims")
 
 

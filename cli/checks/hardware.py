@@ -1,0 +1,117 @@
+"""The NVIDIA driver and the cards, as the plugin will meet them."""
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from cli.checks.finding import Finding, fail, ok, warn
+from cli.text import plural
+from driver.errors import DriverError, HardwareError
+from driver.hw.card import Cards
+from driver.hw.nvml import MINIMUM_DRIVER, Nvml, load_library
+from driver.model.gpu import Inventory, UnreadableGpu
+from driver.model.ids import PciAddress
+
+AREA = "NVIDIA driver and cards"
+
+_INSTALL = (
+    "install the NVIDIA driver on the node, or point --driver-root at the folder where it is"
+)
+
+
+# Pure ------------------------------------------------------------------------------------
+
+
+def judge_cards(found: Inventory) -> list[Finding]:
+    """What NVML lists."""
+    findings = []
+    if found.gpus:
+        products = sorted({gpu.product for gpu in found.gpus})
+        findings.append(ok("cards", f"{plural(len(found.gpus), 'card')}: {', '.join(products)}"))
+    elif not found.unreadable:
+        findings.append(
+            warn("cards", "NVML lists no card", "at least one", "look at `nvidia-smi` and `dmesg`")
+        )
+    findings += [_unreadable(card) for card in found.unreadable]
+    in_mig_mode = [gpu for gpu in found.gpus if gpu.mig_mode and gpu.mig_mode.current]
+    findings += [
+        warn(
+            f"card {gpu.pci}",
+            "in MIG mode, so it is not offered as a whole card",
+            "MIG mode off, for whole cards",
+            f"when it is idle: nvidia-smi -i {gpu.pci} -mig 0",
+        )
+        for gpu in in_mig_mode
+    ]
+    return findings
+
+
+def judge_bus(missing: Iterable[PciAddress]) -> Finding:
+    """Cards on the PCI bus that NVML does not count (dra-driver-nvidia-gpu#1008)."""
+    found = ", ".join(missing)
+    check = "cards on the PCI bus"
+    if not found:
+        return ok(check, "NVML lists every NVIDIA card of the bus")
+    return fail(
+        check,
+        f"on the bus but not listed by NVML: {found}",
+        "every card listed",
+        "look for NVRM and Xid lines in `dmesg`; cards that a virtual machine uses belong to "
+        "vfio-pci",
+    )
+
+
+def _unreadable(card: UnreadableGpu) -> Finding:
+    return fail(
+        f"card {card.pci or card.index}",
+        card.problem,
+        "a card that answers",
+        "reset it (nvidia-smi --gpu-reset) or reboot the node; the other cards are served",
+    )
+
+
+# Reading ---------------------------------------------------------------------------------
+
+
+def check(driver_root: Path, root: Path) -> list[Finding]:
+    """``driver_root`` has the library, ``root`` /dev and /sys (the simulator's folder or the
+    driver root)."""
+    nvml = Nvml()
+    try:
+        load_library(driver_root)
+        nvml.open()
+        inventory = Cards(nvml, root).discover()
+    except DriverError as error:
+        wanted = f"NVML of driver {MINIMUM_DRIVER} or newer, and its kernel module loaded"
+        return [fail("NVML", str(error), wanted, _INSTALL)]
+    try:
+        return _look(Cards(nvml, root), inventory)
+    finally:
+        nvml.close()
+
+
+def _look(cards: Cards, inventory: Inventory) -> list[Finding]:
+    cuda = ".".join(map(str, inventory.cuda_driver_version))
+    findings = [ok("NVML", f"driver {inventory.driver_version}, CUDA {cuda}")]
+    findings += judge_cards(inventory)
+    findings.append(judge_bus(cards.unlisted(inventory)))
+    findings.append(_nodes(cards, inventory))
+    findings.append(
+        _tried("driver libraries", _INSTALL, lambda: f"{len(cards.files().mounts)} files")
+    )
+    return findings
+
+
+def _nodes(cards: Cards, inventory: Inventory) -> Finding:
+    def look() -> str:
+        paths = [node.host_path for gpu in inventory.gpus for node in cards.nodes(gpu.uuid)]
+        paths += [node.host_path for node in cards.control_nodes()]
+        return f"{len(paths)} there, as {paths[0]}"
+
+    return _tried("device nodes", "run nvidia-modprobe on the node", look)
+
+
+def _tried(check: str, mend: str, look: Callable[[], str]) -> Finding:
+    try:
+        return ok(check, look())
+    except HardwareError as error:
+        return fail(check, str(error), "what containers of the cards need", mend)

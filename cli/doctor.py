@@ -1,0 +1,122 @@
+"""``aliquot doctor``: what of this node would keep claims from being prepared, and the cure."""
+
+import asyncio
+import dataclasses
+import json
+import socket
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.options import PATH, TABLE_OR_JSON, driver_name, kubelet_folders, subdomain
+from driver.settings import Settings
+
+if TYPE_CHECKING:
+    from cli.checks.finding import Finding
+
+_CONTAINERD = Path("/etc/containerd/config.toml")
+_CRIO = Path("/etc/crio")
+
+
+@click.command()
+@click.option(
+    "--node-name",
+    envvar="NODE_NAME",
+    default=lambda: socket.gethostname().lower(),
+    show_default="this host's name",
+    callback=subdomain,
+)
+@driver_name
+@kubelet_folders
+@click.option("--registry-dir", type=PATH, help="Default: plugins_registry of the kubelet root.")
+@click.option("--driver-root", type=PATH, default=Settings.driver_root, show_default=True)
+@click.option("--simulate", metavar="PROFILE[:COUNT]", help="Look at simulated cards.")
+@click.option("--simulate-root", type=PATH, default=Settings.simulate_root, show_default=True)
+@click.option("--config", "policy_file", type=PATH, help="Node policy file (YAML).")
+@click.option("--kubeconfig", help="Default: the service account, else the usual places.")
+@click.option("--claim-cache", is_flag=True, help="The plugin runs with --claim-cache.")
+@click.option("--instance", envvar="POD_UID", help="As for `aliquot node run`.")
+@click.option("--containerd-config", type=PATH, default=_CONTAINERD, show_default=True)
+@click.option("--crio-config", type=PATH, default=_CRIO, show_default=True)
+@TABLE_OR_JSON
+def doctor(containerd_config: Path, crio_config: Path, output: str, **options: Any) -> None:
+    """Check this node and say how to mend each finding.
+
+    Changes nothing. Give the options that the plugin is started with. The exit status is 1 if a
+    check fails; warnings alone leave it 0.
+    """
+    settings = Settings(**options)
+    _check_simulate(settings.simulate)
+    found = _examine(settings, containerd_config, crio_config)
+    click.echo("\n".join(_as_json(found) if output == "json" else _as_text(found)))
+    if any(each.level == "fail" for findings in found.values() for each in findings):
+        click.get_current_context().exit(1)
+
+
+def _check_simulate(what: str | None) -> None:
+    from driver.sim.profiles import parse_simulate  # noqa: PLC0415 - keeps --help fast
+
+    if what is not None:
+        try:
+            parse_simulate(what)
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--simulate") from error
+
+
+def _examine(
+    settings: Settings, containerd_config: Path, crio_config: Path
+) -> dict[str, list["Finding"]]:
+    from cli.checks import cluster, hardware, kubelet, policy, runtime  # noqa: PLC0415
+
+    return {
+        hardware.AREA: _hardware(settings),
+        policy.AREA: policy.check(settings.policy_file, settings.node_name),
+        runtime.AREA: runtime.check(settings.cdi_dir, containerd_config, crio_config),
+        kubelet.AREA: kubelet.check(settings),
+        kubelet.LEFTOVERS: kubelet.check_leftovers(settings),
+        cluster.AREA: asyncio.run(cluster.check(settings)),
+    }
+
+
+def _hardware(settings: Settings) -> list["Finding"]:
+    """A simulated node is looked at where it is; it is not made."""
+    from cli.checks import hardware  # noqa: PLC0415
+    from cli.checks.finding import fail  # noqa: PLC0415
+    from driver.sim.seam import install, uninstall  # noqa: PLC0415
+    from driver.sim.store import SimulationError  # noqa: PLC0415
+
+    if not settings.simulate:
+        return hardware.check(settings.driver_root, settings.root)
+    try:
+        install(settings.simulate_root)
+        return hardware.check(settings.driver_root, settings.root)
+    except SimulationError as error:
+        mend = "start `aliquot node run --simulate …` once, or name its --simulate-root"
+        return [fail("simulated hardware", str(error), "a simulated node", mend)]
+    finally:
+        uninstall()
+
+
+def _as_json(found: Mapping[str, Sequence["Finding"]]) -> list[str]:
+    findings = [
+        {"area": area, **dataclasses.asdict(each)} for area, some in found.items() for each in some
+    ]
+    return [json.dumps(findings, indent=2, ensure_ascii=False)]
+
+
+def _as_text(found: Mapping[str, Sequence["Finding"]]) -> list[str]:
+    from cli.text import state  # noqa: PLC0415
+
+    lines: list[str] = []
+    for area, findings in found.items():
+        lines += [click.style(area, bold=True)]
+        for each in findings:
+            pad = " " * (5 - len(each.level))
+            lines.append(f"  {state(each.level)}{pad} {each.check}: {each.found}")
+            details = {"wanted": each.wanted, "mend": each.mend}
+            lines += [f"        {key:7} {text}" for key, text in details.items() if text]
+    levels = Counter(each.level for findings in found.values() for each in findings)
+    return [*lines, "", ", ".join(f"{levels[level]} {level}" for level in ("ok", "warn", "fail"))]

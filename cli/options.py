@@ -1,0 +1,55 @@
+"""What several commands take: checks of values, and the options that place a node's folders."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from driver.settings import DEFAULT_DRIVER, Settings
+
+PATH = click.Path(path_type=Path, readable=False)  # our own errors say what to do
+TABLE_OR_JSON = click.option(
+    "--output", "-o", type=click.Choice(["table", "json"]), default="table", show_default=True
+)
+
+_SUBDOMAIN = re.compile(
+    r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
+)
+_F = TypeVar("_F", bound=Callable[..., Any])
+
+
+def subdomain(ctx: click.Context, param: click.Parameter, value: str) -> str:
+    """A name as nodes and drivers have it (RFC 1123, ``IsDNS1123Subdomain``)."""
+    if value is not None and not _SUBDOMAIN.fullmatch(value):
+        raise click.BadParameter(
+            f"{value!r} is not a DNS name: lower-case letters, digits, inner dashes and dots",
+            ctx,
+            param,
+        )
+    return value
+
+
+def driver_name(command: _F) -> _F:
+    return click.option(
+        "--driver-name", default=DEFAULT_DRIVER, show_default=True, callback=subdomain
+    )(command)
+
+
+def kubelet_folders(command: _F) -> _F:
+    """``--kubelet-root``, ``--plugin-dir``, ``--cdi-dir``, with the defaults of ``node run``."""
+    for option in (
+        click.option(
+            "--cdi-dir", type=PATH, default=Settings.cdi_dir, show_default=True,
+            help="Where the plugin writes CDI specs.",
+        ),
+        click.option(
+            "--plugin-dir", type=PATH, help="Default: plugins/DRIVER below the kubelet root."
+        ),
+        click.option(
+            "--kubelet-root", type=PATH, default=Settings.kubelet_root, show_default=True
+        ),
+    ):  # fmt: skip
+        command = option(command)
+    return command

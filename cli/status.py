@@ -1,0 +1,111 @@
+"""``aliquot node status``: what is prepared on this node, for whom. Changes nothing."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import click
+
+from cli.options import TABLE_OR_JSON, driver_name, kubelet_folders
+
+
+@click.command()
+@driver_name
+@kubelet_folders
+@TABLE_OR_JSON
+def status(
+    driver_name: str, kubelet_root: Path, plugin_dir: Path | None, cdi_dir: Path, output: str
+) -> None:
+    """Show the claims that are prepared on this node.
+
+    Reads the plugin's records, running or not, and changes nothing. The exit status is 1 if the
+    folder cannot be read or a record is damaged.
+    """
+    from cli import records  # noqa: PLC0415 - keeps --help fast
+    from driver.errors import StateError  # noqa: PLC0415
+
+    folder = plugin_dir or kubelet_root / "plugins" / driver_name
+    try:
+        _demand_folder(folder)
+        held = records.read(folder / "claims", cdi_dir, driver_name)
+        holder = records.lock_holder(folder / "dra.lock")
+    except (OSError, StateError) as error:
+        cause = error.__cause__ if isinstance(error, StateError) else error
+        if isinstance(cause, PermissionError):
+            raise click.ClickException(f"{cause.filename}: no permission; run as root") from error
+        raise click.ClickException(str(error)) from error
+    found = _as_data(held, folder, holder)
+    click.echo(json.dumps(found, indent=2) if output == "json" else "\n".join(_as_text(found)))
+    if held.damaged:
+        click.get_current_context().exit(1)
+
+
+def _demand_folder(folder: Path) -> None:
+    """Raises ``ClickException``; a folder below one that is closed to us is a PermissionError."""
+    if not folder.is_dir():
+        raise click.ClickException(
+            f"no plugin folder {folder}: the plugin has not run on this node, or it uses another "
+            "--plugin-dir, --kubelet-root or --driver-name"
+        )
+
+
+def _as_data(held: Any, folder: Path, holder: str | None) -> dict[str, Any]:
+    return {
+        "folder": str(folder),
+        "runningInstance": holder,
+        "claims": [_claim(entry) for entry in held.entries],
+        "damaged": [{"path": str(one.path), "problem": one.problem} for one in held.damaged],
+    }
+
+
+def _claim(entry: Any) -> dict[str, Any]:
+    claim = entry.record.claim
+    return {
+        "namespace": claim.namespace,
+        "name": claim.name,
+        "uid": claim.uid,
+        "state": entry.record.state.value,
+        "since": entry.since.isoformat(timespec="seconds"),
+        "bootID": entry.record.boot_id,
+        "devices": [
+            {
+                "request": held.allocation.request,
+                "device": held.allocation.device,
+                "type": held.type,
+                "gpu": held.gpu,
+                "adminAccess": held.allocation.admin,
+            }
+            for held in entry.record.held
+        ],
+        "cdiFile": str(entry.cdi_file),
+        "cdiFilePresent": entry.cdi_present,
+    }
+
+
+def _as_text(found: dict[str, Any]) -> list[str]:
+    from cli.text import plural, state, table  # noqa: PLC0415
+
+    runs = found["runningInstance"]
+    lines = [
+        f"plugin folder {found['folder']}",
+        f"running: {runs}" if runs else "running: no (nobody holds the instance lock)",
+        f"prepared: {plural(len(found['claims']), 'claim')}",
+    ]
+    if found["claims"]:
+        head = ("CLAIM", "UID", "STATE", "DEVICE", "CARD", "SINCE", "CDI FILE")
+        lines += ["", *table(head, [row for claim in found["claims"] for row in _rows(claim)])]
+    for one in found["damaged"]:
+        lines += ["", f"{state('fail')}  damaged: {one['path']}", f"      {one['problem']}"]
+    return lines
+
+
+def _rows(claim: dict[str, Any]) -> list[tuple[str, ...]]:
+    """One row a device; what belongs to the claim stands in the first."""
+    present = "present" if claim["cdiFilePresent"] else click.style("missing", fg="red")
+    name = f"{claim['namespace']}/{claim['name']}"
+    rows: list[tuple[str, ...]] = []
+    for i, device in enumerate(claim["devices"] or [{"device": "", "gpu": ""}]):
+        cells = (device["device"], device["gpu"])
+        whole = (name, claim["uid"], claim["state"], *cells, claim["since"], present)
+        rows.append(whole if i == 0 else ("", "", "", *cells, "", ""))
+    return rows

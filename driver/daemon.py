@@ -1,0 +1,361 @@
+"""The node plugin put together: what starts after what, and what runs side by side."""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Any
+
+from driver.apply.executor import Executor, Outcome, Recovery
+from driver.http import Endpoints, HttpServer, Probe
+from driver.hw.card import Cards
+from driver.hw.health import HealthSource
+from driver.hw.nvml import Nvml
+from driver.lanes import Lanes
+from driver.metrics import Metrics
+from driver.node import Change, NodeCards
+from driver.plan.cdi import spec_file_prefix
+from driver.plugin import GpuDriver, Identity
+from driver.reconciler import Local, Reconciler, Remote
+from driver.settings import Settings
+from driver.state.boot import boot_id
+from driver.state.cdi_dir import CdiDir
+from driver.state.journal import Journal
+from driver.state.known import Known
+from driver.status_writer import StatusWriter
+from driver.telling import Telling
+from driver.watching import CardWatch, PolicyFile, read_policy
+from kubeletplugin.claim_cache import ClaimCache
+from kubeletplugin.claims import ClaimReader, ClaimSource
+from kubeletplugin.contract import ClaimRef
+from kubeletplugin.events import EventRecorder
+from kubeletplugin.kube import ApiError, KubeClient
+from kubeletplugin.paths import plugin_paths
+from kubeletplugin.plan_publish import Identity as Owner
+from kubeletplugin.plugin import KubeletPlugin, Phase
+from kubeletplugin.probe import GATES, TAINTS, probe
+from kubeletplugin.publisher import Publisher
+
+log = logging.getLogger(__name__)
+
+_PROBE_RETRY_S = 1.0
+
+
+class NodeDaemon:
+    """One node's plugin. ``run`` ends when ``stop`` is set, or raises why it cannot serve."""
+
+    def __init__(self, settings: Settings, client: KubeClient, nvml: Nvml) -> None:
+        self.settings = settings
+        self.stop = asyncio.Event()
+        self.metrics = Metrics()
+        self.client = client
+        self._nvml = nvml
+        self._lanes = Lanes()
+        self._features: frozenset[str] | None = None
+        self._tasks: list[asyncio.Task[Any]] = []
+        self._watch: CardWatch | None = None
+        self._build()
+
+    @property
+    def watch(self) -> CardWatch:
+        """There once the lock is held."""
+        if self._watch is None:
+            raise RuntimeError("the node's state is not loaded yet")
+        return self._watch
+
+    # Parts -------------------------------------------------------------------------------
+
+    def _build(self) -> None:
+        """Make the parts that need nothing of the node's state yet."""
+        s = self.settings
+        policy = read_policy(s.policy_file, s.node_name)
+        self._policy_file = PolicyFile(s.policy_file, s.node_name)
+        self._identity = Identity(s.driver_name, s.node_name, boot_id(s.root / "proc"))
+        self._hardware = Cards(self._nvml, s.root, s.host_driver_root)
+        self.cards = NodeCards(
+            self._hardware,
+            Known(s.known_file),
+            policy,
+            driver=s.driver_name,
+            pool=s.node_name,
+            boot_id=self._identity.boot_id,
+        )
+        self._cdi = CdiDir(s.cdi_dir, spec_file_prefix(s.driver_name))
+        self._events = EventRecorder(self.client, s.driver_name, s.node_name)
+        self._telling = Telling(self._events, s.node_name)
+        self.publisher = Publisher(
+            self.client, Owner(s.driver_name, s.node_name), on_dropped=self._on_dropped
+        )
+        self._status = StatusWriter(self.client, s.driver_name, lambda: self.cards.gpus)
+        self._claims: ClaimSource = ClaimReader(self.client)
+        if s.claim_cache:
+            cache = ClaimCache(self.client, self._claims)
+            self._claims = cache
+            self._tasks.append(asyncio.create_task(cache.run(), name="claim cache"))
+
+    def _open_state(self) -> None:
+        """Load what an earlier process left; only after the lock, or it would be stale."""
+        s = self.settings
+        self.journal = Journal.open(s.journal_dir)
+        for damaged in self.journal.damaged:
+            log.error("record %s cannot be trusted: %s", damaged.path, damaged.problem)
+        self.cards.load()
+        executor = Executor(self._hardware, self.journal, self._cdi)
+        self.driver = GpuDriver(
+            self._identity, self.cards, self.journal, self._cdi, executor, self._lanes
+        )
+        self._watch = CardWatch(
+            self.cards,
+            self._nvml,
+            HealthSource(self._nvml),
+            self.journal,
+            self._publish,
+            self._tell_change,
+        )
+
+    # Life --------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Serve until ``stop`` is set.
+
+        Raises:
+            StateError: the plugin's own folders cannot be used.
+            OSError: a socket cannot be bound.
+        """
+        s = self.settings
+        paths = plugin_paths(
+            s.driver_name,
+            kubelet_root=s.kubelet_root,
+            plugin_dir=s.plugin_dir,
+            registry_dir=s.registry_dir,
+            instance=s.instance,
+        )
+        forward = _Forward()
+        self.plugin = KubeletPlugin(
+            s.driver_name, paths, forward, self._claims, self.publisher, self.metrics
+        )
+        http = self._start_http()
+        try:
+            if not await self._or_stop(self.plugin.acquire()):
+                return
+            await asyncio.to_thread(self._open_state)
+            forward.driver = self.driver
+            await self._start()
+            await self._until_stopped()
+        finally:
+            await self._shut_down()
+            if http is not None:
+                http.stop()
+
+    async def _start(self) -> None:
+        self._spawn(self.publisher.run(), "publisher")
+        self._spawn(self._find_features(), "feature probe")
+        await self.watch.refresh()
+        for recovery in await asyncio.to_thread(self.driver.recover):
+            self._tell_recovery(recovery)
+        self.reconciler = Reconciler(
+            Local(self._identity, self.journal, self.cards, self.driver, self._lanes),
+            Remote(self.client, self.plugin, self._status, self._telling),
+            self.metrics,
+        )
+        self.driver.on_prepared = self._status.put
+        self.driver.on_released = self._status.drop
+        self._count()
+        await self.reconciler.rebuild()
+        self._publish()
+        await self.plugin.serve()
+        log.info("serving %s cards of node %s", len(self.cards.gpus), self.settings.node_name)
+        self._spawn(self._status.run(), "claim status")
+        self._spawn(self.watch.listen(), "card events")
+        s = self.settings
+        self._spawn(_every(s.health_interval_s, self.watch.poll), "card health")
+        self._spawn(_every(s.refresh_interval_s, self._look_again), "cards")
+        self._spawn(_every(s.reconcile_interval_s, self._reconcile), "reconciler")
+
+    async def _until_stopped(self) -> None:
+        """Until asked to stop, or until something that must run has ended by itself."""
+        waits = [
+            asyncio.create_task(self.stop.wait()),
+            asyncio.create_task(self.plugin.failed.wait()),
+        ]
+        done, _ = await asyncio.wait([*waits, *self._tasks], return_when=asyncio.FIRST_COMPLETED)
+        for task in waits:
+            task.cancel()
+        for task in done - set(waits):
+            if error := task.exception():
+                raise error
+        if self.plugin.failed.is_set():
+            raise RuntimeError("another instance has taken the sockets")
+
+    async def _shut_down(self) -> None:
+        """Finish what is under way, in the order that keeps answers and records true."""
+        if not await self.plugin.stop():
+            log.error("work on claims outlasts the stop; the journal covers it")
+        await self.publisher.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._events.close()
+        self._lanes.close()
+
+    async def _or_stop(self, act: Awaitable[None]) -> bool:
+        """False: asked to stop before ``act`` was done (a standby that is not needed)."""
+        task = asyncio.ensure_future(act)
+        stop = asyncio.create_task(self.stop.wait())
+        await asyncio.wait([task, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if task.done():
+            await task
+            return True
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+        return False
+
+    def _spawn(self, work: Awaitable[None], name: str) -> None:
+        self._tasks.append(asyncio.ensure_future(work))
+        self._tasks[-1].set_name(name)
+
+    # Publishing --------------------------------------------------------------------------
+
+    async def _find_features(self) -> None:
+        """Ask what the cluster keeps, before anything is published."""
+        s = self.settings
+        while True:
+            try:
+                self._features = await probe(self.client, s.driver_name, s.node_name)
+                break
+            except ApiError as error:
+                log.warning("cannot tell yet what the cluster supports: %s", error)
+                await asyncio.sleep(_PROBE_RETRY_S)
+        if TAINTS not in self._features:
+            self._miss(frozenset({TAINTS}))
+        self._publish()
+        await asyncio.Event().wait()  # the task's end would mean a failure
+
+    def _on_dropped(self, features: frozenset[str]) -> None:
+        if self._features is not None and features & self._features:
+            self._features -= features
+            self._miss(features)
+            self._publish()
+
+    def _miss(self, features: frozenset[str]) -> None:
+        gates = ", ".join(sorted(GATES[feature] for feature in features))
+        note = (
+            f"the API server drops fields of ResourceSlices: feature gate {gates} is off; faulty "
+            "cards that are not allocated are withdrawn instead of tainted"
+        )
+        log.warning("%s", note)
+        self._telling.node_event("Warning", "FeatureGateMissing", note)
+
+    def _publish(self) -> None:
+        """Hand over the pool as it should be; the publisher writes only what differs."""
+        if self._features is None or self._watch is None or not self._watch.answered:
+            return
+        held = self.watch.held_devices()
+        self.publisher.set_pool(self.cards.pool(held, self._features))
+        self.plugin.set_health(self.cards.device_health())
+
+    # Rounds ------------------------------------------------------------------------------
+
+    async def _look_again(self) -> None:
+        policy = await asyncio.to_thread(self._policy_file.changed)
+        if policy is not None:
+            self.cards.policy = policy
+        elif self._policy_file.problem:
+            self._telling.node_event("Warning", "PolicyInvalid", self._policy_file.problem)
+        await self.watch.refresh()
+
+    async def _reconcile(self) -> None:
+        await self.reconciler.round()
+        self._publish()
+
+    # Telling -----------------------------------------------------------------------------
+
+    def _tell_change(self, change: Change) -> None:
+        if change.text:
+            self._telling.node_event(
+                "Warning", "GPUUnhealthy", f"card {change.gpu}: {change.text}"
+            )
+        else:
+            self._telling.node_event("Normal", "GPUHealthy", f"card {change.gpu} is healthy again")
+
+    def _tell_recovery(self, recovery: Recovery) -> None:
+        if recovery.outcome is Outcome.INTACT:
+            return
+        claim = recovery.claim
+        log.warning("%s", recovery, extra={"claimUID": claim.uid})
+        self.metrics.recovered.labels(recovery.outcome.value).inc()
+        self._telling.claim_event(
+            ClaimRef(claim.namespace, claim.name, claim.uid),
+            "Warning",
+            "ClaimRecovered" if recovery.error is None else "ClaimNotRecovered",
+            f"after a restart of the driver or the node: {recovery.outcome.value}"
+            + (f": {recovery.error}" if recovery.error else ""),
+        )
+
+    def _count(self) -> None:
+        watch = self.metrics.watch
+        watch("aliquot_prepared_claims", "Claims in the journal", lambda: len(self.journal.all()))
+        watch("aliquot_damaged_records", "Unsettled records", lambda: len(self.journal.damaged))
+        for state, wanted in (("healthy", True), ("unhealthy", False)):
+            self.metrics.cards.labels(state).set_function(partial(self._cards_that_are, wanted))
+
+    def _cards_that_are(self, healthy: bool) -> float:
+        return sum(health.healthy is healthy for health in self.cards.health.values())
+
+    # Probes ------------------------------------------------------------------------------
+
+    def _start_http(self) -> HttpServer | None:
+        if not self.settings.http_address:
+            return None
+        endpoints = Endpoints(
+            live=lambda: Probe(True), ready=self.ready, metrics=self.metrics.render
+        )
+        server = HttpServer(self.settings.http_address, endpoints)
+        server.start()
+        log.info("health and metrics on port %s", server.port)
+        return server
+
+    def ready(self) -> Probe:
+        """Ready: standing by, or registered with the kubelet and everything published."""
+        if self.plugin.phase is Phase.STANDBY:
+            return Probe(True, (Phase.STANDBY.value,))
+        reasons = []
+        if not self.plugin.ready:
+            refused = self.plugin.registration.error
+            reasons.append(
+                refused or f"not registered with the kubelet: {self.plugin.phase.value}"
+            )
+        if self.publisher.last_error:
+            reasons.append(f"ResourceSlices: {self.publisher.last_error}")
+        if self._watch is not None and self._watch.problem:
+            reasons.append(self._watch.problem)
+        return Probe(not reasons, tuple(reasons))
+
+
+class _Forward:
+    """Stands for the driver until the lock is held and its state is loaded."""
+
+    expected_errors = GpuDriver.expected_errors
+    driver: GpuDriver
+
+    async def prepare(self, claim: Any) -> Any:
+        return await self.driver.prepare(claim)
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        await self.driver.unprepare(claim)
+
+    async def recall(self, claim: ClaimRef) -> Any:
+        return await self.driver.recall(claim)
+
+
+async def _every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
+    """Again and again; what goes wrong once is logged and tried again."""
+    while True:
+        await asyncio.sleep(seconds)
+        try:
+            await act()
+        except Exception:
+            log.exception("a periodic check hit a bug; it runs again in %g s", seconds)

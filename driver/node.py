@@ -1,0 +1,252 @@
+"""The cards of this node: what there is, what is wrong with it, what is published of it."""
+
+import logging
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+from api.policy import NodePolicy
+from driver.errors import StateError
+from driver.hw.libraries import DriverFiles
+from driver.model.devices import Device
+from driver.model.gpu import DeviceNode, Gpu, GpuProcess, Inventory
+from driver.model.health import CardHealth
+from driver.model.ids import DeviceName, GpuUuid
+from driver.model.readings import CardReading, XidEvent
+from driver.model.view import Mount, NodeView
+from driver.plan.allocatable import allocatable
+from driver.plan.facts import gpu_from_dict, gpu_to_dict
+from driver.plan.health import after_boot, describe, from_dict, next_health, taints, to_dict
+from driver.plan.resources import driver_resources
+from driver.plan.topology import pci_order
+from driver.state.known import Known
+from kubeletplugin.contract import DesiredPool, DeviceHealth
+
+log = logging.getLogger(__name__)
+
+
+class Hardware(Protocol):
+    """The part of ``driver.hw.card.Cards`` that is read here. Methods block."""
+
+    def discover(self) -> Inventory: ...
+    def nodes(self, gpu: GpuUuid) -> tuple[DeviceNode, ...]: ...
+    def control_nodes(self) -> tuple[DeviceNode, ...]: ...
+    def files(self) -> DriverFiles: ...
+    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """A card got worse or better; for Events and the log."""
+
+    gpu: GpuUuid
+    text: str  # empty: all is well again
+
+
+class NodeCards:
+    """One value of the world at a time, replaced as a whole; any thread may read it.
+
+    Only one task at a time calls ``refresh`` and ``apply``.
+    """
+
+    def __init__(
+        self,
+        hardware: Hardware,
+        known: Known,
+        policy: NodePolicy,
+        *,
+        driver: str,
+        pool: str,
+        boot_id: str,
+    ) -> None:
+        self.policy = policy
+        self.inventory = Inventory("", (0, 0), ())
+        self.devices: Mapping[DeviceName, Device] = {}
+        self.blocked = False  # a damaged record may hold any card that no record names
+        self._hardware = hardware
+        self._known = known
+        self._driver, self._pool, self._boot_id = driver, pool, boot_id
+        self._gpus: dict[GpuUuid, Gpu] = {}
+        self._health: dict[GpuUuid, CardHealth] = {}
+        self._versions: tuple[str, tuple[int, int]] = ("", (0, 0))  # as last enumerated
+        self._mounts: tuple[DriverFiles | None, tuple[Mount, ...]] = (None, ())
+
+    @property
+    def gpus(self) -> Mapping[GpuUuid, Gpu]:
+        """Every card known, lost ones included."""
+        return self._gpus
+
+    @property
+    def health(self) -> Mapping[GpuUuid, CardHealth]:
+        return self._health
+
+    # Learning ----------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take up what an earlier process knew; health of another boot starts anew."""
+        values = self._known.load()
+        for raw in values.get("gpus", ()):
+            try:
+                gpu = gpu_from_dict({key: raw[key] for key in raw if key != "health"})
+                health = from_dict(raw.get("health", {}))
+            except StateError as error:
+                log.warning("a remembered card is forgotten: %s", error)
+                continue
+            self._gpus[gpu.uuid] = gpu
+            same_boot = values.get("bootID") == self._boot_id
+            self._health[gpu.uuid] = health if same_boot else after_boot(health)
+        cuda = values.get("cudaDriverVersion", (0, 0))
+        self._versions = (values.get("driverVersion", ""), (int(cuda[0]), int(cuda[1])))
+
+    def refresh(self, held: Set[GpuUuid]) -> None:
+        """Enumerate the cards anew. Blocks.
+
+        A card that is gone while others cannot be read, or that a claim holds, stays known (its
+        health says that it is lost); any other that is gone is forgotten.
+
+        Raises:
+            HardwareError: NVML as a whole does not answer; what was known stays.
+        """
+        found = self._hardware.discover()
+        there = {gpu.uuid: gpu for gpu in found.gpus}
+        missing = {
+            uuid: gpu
+            for uuid, gpu in self._gpus.items()
+            if uuid not in there and (found.unreadable or uuid in held)
+        }
+        self._versions = (found.driver_version, found.cuda_driver_version)
+        self._take(there | missing, found)
+        lost = CardHealth(lost=True)
+        self._health = {
+            uuid: self._health.get(uuid, lost if uuid in missing else CardHealth())
+            for uuid in self._gpus
+        }
+
+    def all_lost(self, problem: str) -> tuple[Change, ...]:
+        """NVML as a whole does not answer: every card known is lost until it does."""
+        self._take(self._gpus, Inventory(*self._versions, gpus=()))
+        return self.apply(CardReading(gpu=uuid, lost=True, problem=problem) for uuid in self._gpus)
+
+    def _take(self, gpus: Mapping[GpuUuid, Gpu], found: Inventory) -> None:
+        ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
+        self.inventory = replace(found, gpus=tuple(ordered))
+        self._gpus = {gpu.uuid: gpu for gpu in ordered}
+        self.devices = {each.name: each for each in allocatable(self.inventory, NodePolicy())}
+
+    def apply(self, seen: Iterable[CardReading | XidEvent]) -> tuple[Change, ...]:
+        """Take in readings and events; returns the cards whose state is told differently now."""
+        before = dict(self._health)
+        after = dict(before)
+        for one in seen:
+            if one.gpu is not None and one.gpu in after:
+                after[one.gpu] = next_health(after[one.gpu], one, self.policy)
+        self._health = after
+        return tuple(
+            Change(uuid, describe(after[uuid]))
+            for uuid in after
+            if describe(before[uuid]) != describe(after[uuid])
+        )
+
+    def save(self) -> None:
+        """Keep what is known over a restart; writes only what differs. Blocks."""
+        gpus = [
+            gpu_to_dict(gpu) | {"health": to_dict(self._health[gpu.uuid])}
+            for gpu in self.inventory.gpus
+        ]
+        version, cuda = self._versions
+        values = {
+            "bootID": self._boot_id,
+            "driverVersion": version,
+            "cudaDriverVersion": list(cuda),
+            "gpus": _stripped(gpus),
+        }
+        try:
+            self._known.save(values)
+        except StateError as error:
+            log.warning("health of the cards is not kept over a restart: %s", error)
+
+    # Telling -----------------------------------------------------------------------------
+
+    def pool(self, held: Set[DeviceName], features: Set[str]) -> DesiredPool:
+        """What to publish. A device in ``held`` stays, whatever the policy or the card says."""
+        offered = {each.name for each in allocatable(self.inventory, self.policy)}
+        found = {
+            uuid: taints(health, self.policy, self._driver)
+            for uuid, health in self._health.items()
+        }
+        busy = {self.devices[name].gpu.uuid for name in held if name in self.devices}
+        for uuid in self._health if self.blocked else ():
+            if uuid not in busy:
+                found[uuid] = [*found[uuid][:3], self._taint("record", "damaged")]
+        published = []
+        for device in self.devices.values():
+            if device.name in offered:
+                published.append(device)
+            elif device.name in held:
+                published.append(device)
+                found[device.gpu.uuid] = [
+                    *found[device.gpu.uuid][:3],
+                    self._taint("policy", "excluded"),
+                ]
+        return driver_resources(
+            published, self.inventory, found, pool=self._pool, features=features, held=held
+        )
+
+    def device_health(self) -> tuple[DeviceHealth, ...]:
+        """The list for the kubelet's health stream."""
+        return tuple(
+            DeviceHealth(self._pool, device.name, health.healthy, describe(health))
+            for device in self.devices.values()
+            for health in (self._health[device.gpu.uuid],)
+        )
+
+    def view(self, gpus: Iterable[GpuUuid]) -> NodeView:
+        """The node as a container of these cards will see it. Blocks.
+
+        Raises:
+            HardwareError: a card is lost, or a device node or the driver's files are missing.
+        """
+        files = self._hardware.files()
+        wanted = tuple(gpus)
+        return NodeView(
+            driver_name=self._driver,
+            gpus=self._gpus,
+            nodes={uuid: self._hardware.nodes(uuid) for uuid in wanted},
+            control_nodes=self._hardware.control_nodes(),
+            mounts=self._mounts_of(files),
+        )
+
+    def _mounts_of(self, files: DriverFiles) -> tuple[Mount, ...]:
+        """Made once for the value that the hardware hands out until something changed."""
+        known, mounts = self._mounts
+        if known is not files:
+            mounts = _mounts(files)
+            self._mounts = (files, mounts)
+        return mounts
+
+    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
+        return self._hardware.processes(gpu)
+
+    def _taint(self, key: str, value: str) -> dict[str, str]:
+        return {"key": f"{self._driver}/{key}", "value": value, "effect": "NoSchedule"}
+
+
+def _stripped(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Without the minor: device numbers are never stored, they change over a reboot."""
+    return [{**gpu, "minor": -1} for gpu in gpus]
+
+
+def _mounts(files: DriverFiles) -> tuple[Mount, ...]:
+    """The driver's files, and the names that its links give them.
+
+    Links are mounted as files of their own: without the toolkit's hook nobody makes a link inside
+    the container, and programs look for ``libcuda.so.1``.
+    """
+    mounts = [Mount(host, container) for host, container in files.mounts]
+    by_name = {mount.container_path.rsplit("/", 1)[1]: mount.host_path for mount in mounts}
+    for target, link in files.symlinks:
+        host = by_name.get(target.rsplit("/", 1)[-1])
+        if host is not None:
+            mounts.append(Mount(host, link))
+            by_name.setdefault(link.rsplit("/", 1)[1], host)
+    return tuple(mounts)

@@ -1,0 +1,240 @@
+"""Prepare and unprepare: the order of things, and nothing else."""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from driver.apply.executor import Executor, Outcome, Recovery, also, needs_redo
+from driver.errors import DeviceConflictError, DriverError, StateError
+from driver.lanes import Lanes
+from driver.model.claims import AllocatedClaim, ClaimState, Record
+from driver.model.devices import Device
+from driver.model.gpu import GpuProcess
+from driver.model.ids import ClaimUid, DeviceName, GpuUuid
+from driver.model.view import NodeView
+from driver.plan.cdi import cdi_device_id, cdi_spec
+from driver.plan.cdi_rules import validate_spec
+from driver.plan.claims import parse_claim
+from driver.plan.prepare import plan_prepare, same_devices
+from driver.state.cdi_dir import CdiDir
+from driver.state.journal import Journal
+from kubeletplugin.contract import ClaimRef, Object, PreparedDevice
+
+log = logging.getLogger(__name__)
+
+
+class Node(Protocol):
+    """What a prepare needs to know of the node's cards. Methods block."""
+
+    @property
+    def devices(self) -> Mapping[DeviceName, Device]: ...
+    def view(self, gpus: Iterable[GpuUuid]) -> NodeView: ...
+    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who the driver is on this node, in this boot."""
+
+    driver: str
+    pool: str  # the node's name
+    boot_id: str
+
+
+class GpuDriver:
+    """Holds no state of its own: the journal, the CDI folder and the cards do."""
+
+    expected_errors: tuple[type[Exception], ...] = (DriverError,)
+
+    def __init__(
+        self,
+        identity: Identity,
+        node: Node,
+        journal: Journal,
+        cdi: CdiDir,
+        executor: Executor,
+        lanes: Lanes,
+    ) -> None:
+        self._identity = identity
+        self._node = node
+        self._journal = journal
+        self._cdi = cdi
+        self._executor = executor
+        self._lanes = lanes
+        self._sound: Any = None  # the edits common to all claims that were last found valid
+        self.on_prepared: Callable[[Record], None] = lambda _: None
+        self.on_released: Callable[[Record], None] = lambda _: None
+
+    async def prepare(self, claim: Object) -> Sequence[PreparedDevice]:
+        """The devices of an allocated claim, the same on every repeat.
+
+        Raises:
+            DriverError: the claim's text for the pod's events; nothing of it is left prepared.
+        """
+        wanted = parse_claim(claim, self._identity.driver, self._identity.pool)
+        record, fresh = await self._lanes.run(self._touched(wanted), lambda: self._prepare(wanted))
+        if fresh:
+            log.info("claim %s prepared: %s", record.claim, _names(record), extra=facts(record))
+            self.on_prepared(record)
+        return self._answer(record)
+
+    async def unprepare(self, claim: ClaimRef) -> None:
+        """Take back what was done for a claim; unknown ones are already unprepared."""
+        uid = ClaimUid(claim.uid)
+        record = self._journal.get(uid)
+        if record is None:
+            await self._lanes.run((), lambda: self._forget(uid))
+            return
+        await self._lanes.run(record.gpus, lambda: self._executor.release(record))
+        log.info("claim %s unprepared: %s", record.claim, _names(record), extra=facts(record))
+        self.on_released(record)
+
+    async def recall(self, claim: ClaimRef) -> Sequence[PreparedDevice] | None:
+        """What is prepared for a claim, from the journal, with its CDI file in place."""
+        record = self._journal.get(ClaimUid(claim.uid))
+        if record is None or not self._stands(record):
+            return None
+        await self._lanes.run(record.gpus, lambda: self.project(record))
+        return self._answer(record)
+
+    def recover(self) -> tuple[Recovery, ...]:
+        """Make node and CDI folder match the journal. Blocks; call it before serving.
+
+        Reports each claim. A claim or card that cannot be repaired never stops the others.
+        """
+        found = self._executor.recover(self._journal.all(), self._identity.boot_id)
+        projected = [self._projected(one) for one in found]
+        try:
+            self._sweep()
+        except StateError as error:
+            log.warning("CDI files that belong to no claim are not removed: %s", error)
+        return tuple(projected)
+
+    def _sweep(self) -> None:
+        kept: set[str] = {record.claim.uid for record in self._journal.all()}
+        for stray in self._cdi.strays(kept):
+            log.warning("CDI file of claim UID %s belongs to no prepared claim: removed", stray)
+            self._cdi.remove(stray)
+        self._cdi.clear_litter()
+
+    def project(self, record: Record) -> bool:
+        """Write the claim's CDI file if it differs from what it should say. True: it did."""
+        spec = cdi_spec(record, self._node.view(record.gpus))
+        self._validate(spec)
+        return self._cdi.ensure(record.claim.uid, spec)
+
+    def _validate(self, spec: Mapping[str, Any]) -> None:
+        """``validate_spec``, which takes longer than all else where it checks the driver's files
+        again: each part is checked by itself, and the common one rarely changes."""
+        common = spec["containerEdits"]
+        if common == self._sound:
+            validate_spec({**spec, "containerEdits": {}})
+            return
+        validate_spec(spec)
+        self._sound = common
+
+    def _projected(self, recovery: Recovery) -> Recovery:
+        record = self._journal.get(recovery.claim.uid)
+        if record is None or recovery.outcome is Outcome.UNREPAIRED:
+            return recovery
+        try:
+            written = self.project(record)
+        except DriverError as error:
+            return Recovery(recovery.claim, Outcome.UNREPAIRED, error)
+        if written and recovery.outcome is Outcome.INTACT:
+            return Recovery(recovery.claim, Outcome.REDONE)
+        return recovery
+
+    # In a lane ---------------------------------------------------------------------------
+
+    def _prepare(self, claim: AllocatedClaim) -> tuple[Record, bool]:
+        earlier = self._journal.get(claim.uid)
+        if earlier is not None:
+            earlier = self._reuse(earlier, claim)
+        if earlier is not None:
+            if self.project(earlier):
+                log.warning("claim %s: its CDI file was missing or changed: rewritten", claim)
+            return earlier, False
+        record = self._executor.apply(self._plan(claim))
+        try:
+            self.project(record)
+        except Exception as error:
+            also(error, "the roll-back is not finished", lambda: self._executor.release(record))
+            raise
+        return record, True
+
+    def _plan(self, claim: AllocatedClaim) -> Record:
+        others = self._journal.records_on(self._touched(claim))
+        return plan_prepare(claim, self._node.devices, others, self._identity.boot_id)
+
+    def _reuse(self, earlier: Record, claim: AllocatedClaim) -> Record | None:
+        """The earlier record made good, or None when the claim must be prepared anew."""
+        if earlier.state is ClaimState.STARTED:
+            self._executor.release(earlier)
+            return None
+        if not same_devices(earlier, claim):
+            self._release_replaced(earlier)
+            return None
+        if needs_redo(earlier, self._identity.boot_id):
+            return self._executor.redo(earlier, self._identity.boot_id)
+        return earlier
+
+    def _release_replaced(self, earlier: Record) -> None:
+        """The claim was allocated anew under its UID: what it held before is no longer its own."""
+        for held in earlier.held:
+            if not held.allocation.admin and (running := self._node.processes(held.gpu)):
+                raise DeviceConflictError(
+                    f"claim {earlier.claim} now has another allocation, but process "
+                    f"{running[0].pid} still runs on device {held.allocation.device} of the "
+                    "earlier one: it must end first"
+                )
+        self._executor.release(earlier)
+        log.warning("claim %s was allocated anew: %s released", earlier.claim, _names(earlier))
+
+    def _forget(self, uid: ClaimUid) -> None:
+        """Remove what a damaged or half-written record of an unknown claim may have left."""
+        self._cdi.remove(uid)
+        self._journal.remove(uid)
+        self._journal.settle(uid)
+
+    # -------------------------------------------------------------------------------------
+
+    def _stands(self, record: Record) -> bool:
+        done = record.state is ClaimState.COMPLETED
+        return done and not needs_redo(record, self._identity.boot_id)
+
+    def _touched(self, claim: AllocatedClaim) -> tuple[GpuUuid, ...]:
+        """The cards of a claim, before and now; unknown devices are refused by the plan."""
+        devices = self._node.devices
+        names = (allocation.device for allocation in claim.allocations)
+        cards = {devices[name].gpu.uuid for name in names if name in devices}
+        earlier = self._journal.get(claim.uid)
+        return tuple(sorted(cards | set(earlier.gpus if earlier else ())))
+
+    def _answer(self, record: Record) -> tuple[PreparedDevice, ...]:
+        driver, uid = self._identity.driver, record.claim.uid
+        return tuple(
+            PreparedDevice(
+                requests=(allocation.request.split("/", 1)[0],),
+                pool=allocation.pool,
+                device=allocation.device,
+                cdi_device_ids=(cdi_device_id(driver, uid, allocation.position),),
+                share_id=allocation.share_id,
+            )
+            for allocation in record.claim.allocations
+        )
+
+
+def _names(record: Record) -> str:
+    return ", ".join(held.allocation.device for held in record.held)
+
+
+def facts(record: Record) -> dict[str, Any]:
+    """Fields of a log line about a claim."""
+    return {
+        "claim": f"{record.claim.namespace}/{record.claim.name}",
+        "claimUID": record.claim.uid,
+        "devices": [held.allocation.device for held in record.held],
+        "gpus": list(record.gpus),
+    }

@@ -1,0 +1,94 @@
+"""Writes ``status.devices`` of prepared claims: after the answer to the kubelet, never before."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+
+from driver.model.claims import Record
+from driver.model.gpu import Gpu
+from driver.model.ids import ClaimUid, GpuUuid
+from driver.plan.status import already_says, status_patch
+from kubeletplugin.claims import claim_path
+from kubeletplugin.contract import Object
+from kubeletplugin.kube import ApiError, KubeClient, Unreachable
+
+log = logging.getLogger(__name__)
+
+_BACKOFF_S = (0.5, 2.0, 10.0, 30.0)
+_AFTER_S = 0.05  # the kubelet's answer goes out first, on the same event loop
+
+
+class StatusWriter:
+    """One write at a time; the latest record of a claim wins, a released one is dropped."""
+
+    def __init__(
+        self, client: KubeClient, driver: str, gpus: Callable[[], Mapping[GpuUuid, Gpu]]
+    ) -> None:
+        self._client = client
+        self._driver = driver
+        self._gpus = gpus
+        self._waiting: dict[ClaimUid, Record] = {}
+        self._wake = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        return len(self._waiting)
+
+    def put(self, record: Record) -> None:
+        self._waiting[record.claim.uid] = record
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(_AFTER_S, self._due)
+
+    def _due(self) -> None:
+        self._timer = None
+        self._wake.set()
+
+    def drop(self, record: Record) -> None:
+        self._waiting.pop(record.claim.uid, None)
+
+    def missing(self, claim: Object, record: Record) -> bool:
+        """Whether the claim does not say yet what it should."""
+        return not already_says(claim, self._patch(record))
+
+    async def run(self) -> None:
+        """Write what is put, for ever; tries again while the API server is away."""
+        failures = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                uid, record = next(iter(self._waiting.items()))
+                if await self._write(record):
+                    failures = 0
+                    if self._waiting.get(uid) is record:
+                        del self._waiting[uid]
+                else:
+                    await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
+                    failures += 1
+
+    async def _write(self, record: Record) -> bool:
+        """Whether it is settled: written, or refused for good."""
+        claim = record.claim
+        path = claim_path(claim.namespace, claim.name) + "/status"
+        try:
+            await self._client.apply(
+                path, self._patch(record), field_manager=self._driver, force=True
+            )
+        except ApiError as error:
+            if isinstance(error, Unreachable) or error.code == 429 or error.code >= 500:
+                log.info("status of claim %s not written yet: %s", claim, error)
+                return False
+            if error.code not in (404, 409):  # gone, or made anew: nothing to say any more
+                log.warning(
+                    "status of claim %s not written: %s; the ClusterRole needs patch on "
+                    "resourceclaims/status and associated-node:patch on resourceclaims/driver",
+                    claim,
+                    error,
+                )
+        return True
+
+    def _patch(self, record: Record) -> Object:
+        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return status_patch(record, self._gpus(), driver=self._driver, now=now)

@@ -1,0 +1,26 @@
+"""The cases that describe the embedded API server, against a real kube-apiserver.
+
+What passes here and in ``tests/kube`` is what both do alike, so demo and tests may rely on it.
+"""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from e2e.cluster.local import LocalCluster
+from kubeletplugin.kube import KubeClient
+from tests.contract.cases_apiserver import ApiServerCases, world
+
+__all__ = ["world"]
+
+
+@pytest.fixture
+async def client(cluster: LocalCluster) -> AsyncIterator[KubeClient]:
+    """The administrator's client; the loop's thread is in the cluster's namespace for the test."""
+    with cluster.netns.entered():
+        async with KubeClient.from_environment(str(cluster.kubeconfig)) as made:
+            yield made
+
+
+class TestRealApiServer(ApiServerCases):
+    """Not one case is left out."""

@@ -1,0 +1,116 @@
+import json
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from driver.sim.profiles import PROFILES
+
+VERSIONS = ("1.34", "1.35", "1.36", "1.37")
+
+
+@pytest.mark.parametrize("profile", sorted(PROFILES))
+def test_every_profile_renders_objects_that_every_version_takes(aliquot, profile):
+    result = aliquot("render", profile, "--count", 3)
+    assert result.exit_code == 0
+    objects = list(yaml.safe_load_all(result.output))
+    assert sum(len(each["spec"]["devices"]) for each in objects) == 3
+    for each in objects:
+        for version in VERSIONS:
+            kubernetes_validate.validate(each, version, strict=True)
+
+
+def test_yaml_and_json_say_the_same(aliquot):
+    as_yaml = yaml.safe_load(aliquot("render", "h200").output)
+    assert json.loads(aliquot("render", "h200", "-o", "json").output) == as_yaml
+
+
+def test_several_resource_slices_are_one_list_in_json_and_documents_in_yaml(aliquot):
+    arguments = ("render", "t4", "--count", 70, "--features", "taints")
+    found = json.loads(aliquot(*arguments, "-o", "json").output)
+    assert (found["kind"], len(found["items"])) == ("List", 2)
+    assert list(yaml.safe_load_all(aliquot(*arguments).output)) == found["items"]
+
+
+def test_without_taints_a_resource_slice_takes_twice_as_many_devices(aliquot):
+    result = aliquot("render", "t4", "--count", 70, "--features", "")
+    (only,) = yaml.safe_load_all(result.output)
+    assert len(only["spec"]["devices"]) == 70
+
+
+def test_the_node_name_is_the_pool_and_decides_the_uuids(aliquot):
+    first, again, other = (
+        yaml.safe_load(aliquot("render", "l4", "--count", 1, "--node-name", name).output)
+        for name in ("a.example", "a.example", "b.example")
+    )
+    assert first == again
+    assert first["spec"]["pool"]["name"] == first["spec"]["nodeName"] == "a.example"
+    assert first["spec"]["devices"] != other["spec"]["devices"]
+
+
+def test_a_table_has_a_row_for_each_card(aliquot):
+    lines = aliquot("render", "a100-40gb", "--count", 2, "-o", "table").output.splitlines()
+    assert len(lines) == 3
+    assert all("NVIDIA A100-SXM4-40GB" in line and "nvswitch" in line for line in lines[1:])
+
+
+def test_a_policy_takes_cards_out(aliquot, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("gpus: [{select: {all: true}, modes: []}]\n")
+    result = aliquot("render", "l4", "--config", policy)
+    assert "devices" not in yaml.safe_load(result.output)["spec"]
+
+
+def test_the_class_asks_for_what_a_device_may_lack_safely(aliquot):
+    found = yaml.safe_load(aliquot("render", "--classes").output)
+    kubernetes_validate.validate(found, "1.34", strict=True)
+    (selector,) = found["spec"]["selectors"]
+    assert selector["cel"]["expression"] == (
+        "device.driver == 'gpu.aliquot.dev' && "
+        "device.attributes['gpu.aliquot.dev'].?wholeCard.orValue(false)"
+    )
+
+
+def test_the_class_follows_the_drivers_name_and_the_extended_resource(aliquot):
+    result = aliquot(
+        *("render", "--classes", "--driver-name", "gpu.example.com"),
+        *("--extended-resource-name", "nvidia.com/gpu", "-o", "json"),
+    )
+    found = json.loads(result.output)
+    kubernetes_validate.validate(found, "1.37", strict=True)
+    assert found["spec"]["extendedResourceName"] == "nvidia.com/gpu"
+    assert "gpu.example.com" in found["spec"]["selectors"][0]["cel"]["expression"]
+
+
+def test_the_class_as_a_table(aliquot):
+    lines = aliquot("render", "--classes", "-o", "table").output.splitlines()
+    assert lines[0].split() == ["CLASS", "SELECTOR"]
+    assert lines[1].startswith("gpu ")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nope"], "no profile 'nope'; known: a30"),
+        (["l4", "--count", "0"], "must be 1 to 512"),
+        (["l4", "--count", "513"], "must be 1 to 512"),
+        ([], "which PROFILE? Known: a30"),
+        (["l4", "--features", "taints,colour"], "no feature colour; known: taints"),
+        (["l4", "--node-name", "Node_1"], "'Node_1' is not a DNS name"),
+        (["l4", "--extended-resource-name", "a/b"], "add --classes"),
+        (["l4", "--config", "/nowhere/policy.yaml"], "/nowhere/policy.yaml"),
+    ],
+)
+def test_bad_input_is_named_with_what_is_possible(aliquot, arguments, said):
+    result = aliquot("render", *arguments)
+    assert result.exit_code != 0
+    assert said in result.output
+
+
+def test_every_problem_of_a_policy_is_listed(aliquot, tmp_path):
+    policy = tmp_path / "policy.yaml"
+    policy.write_text("taintEffect: Never\norphanGraceSeconds: -1\n")
+    result = aliquot("render", "l4", "--config", policy)
+    assert result.exit_code == 1
+    assert "taintEffect" in result.output
+    assert "orphanGraceSeconds" in result.output

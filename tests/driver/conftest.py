@@ -1,0 +1,41 @@
+import shutil
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from driver.sim import seam, setup
+from kubeletplugin.testing.apiserver import ApiServer
+from tests.driver.machine import Machine
+
+
+@pytest.fixture
+def short_root():
+    """A folder with a short path: Unix sockets allow 107 bytes."""
+    folder = Path(tempfile.mkdtemp(prefix="dr-"))
+    yield folder
+    shutil.rmtree(folder)
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """A node with two simulated H100."""
+    root = tmp_path / "node"
+    setup.create(root, "h100-80gb", 2)
+    seam.install(root)
+    made = Machine(root, tmp_path)
+    yield made
+    made.stop()
+    seam.uninstall()
+
+
+@pytest.fixture
+def parts(machine):
+    """The driver, started once on ``machine``."""
+    return machine.start()
+
+
+@pytest.fixture
+async def api():
+    async with ApiServer(bookmark_s=0.05) as running:
+        yield running
