@@ -328,8 +328,9 @@ class NodeDaemon:
             reasons.append(
                 refused or f"not registered with the kubelet: {self.plugin.phase.value}"
             )
-        if self.publisher.last_error:
-            reasons.append(f"ResourceSlices: {self.publisher.last_error}")
+        status = self.publisher.status
+        if status.error or status.generation == 0:
+            reasons.append(f"ResourceSlices: {status.error or 'not published yet'}")
         if self._watch is not None and self._watch.problem:
             reasons.append(self._watch.problem)
         return Probe(not reasons, tuple(reasons))

@@ -2,9 +2,11 @@
 
 import json
 import logging
+import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from threading import Thread
 
 log = logging.getLogger(__name__)
@@ -35,13 +37,12 @@ class HttpServer:
         host, port = split_address(address)
         handler = type("Handler", (_Handler,), {"endpoints": endpoints})
         try:
-            self._server = ThreadingHTTPServer((host, port), handler)
+            self._server = _Server(host, port, handler)
         except OSError as error:
             raise OSError(
                 f"cannot listen on {address} for health and metrics: {error.strerror}; "
                 "--http-address chooses another one, an empty one turns it off"
             ) from error
-        self._server.daemon_threads = True
         self._thread = Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     @property
@@ -55,6 +56,24 @@ class HttpServer:
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    """Without a host it listens on IPv4 and IPv6: the kubelet probes the pod's own address."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
+        both = not host and socket.has_dualstack_ipv6()
+        self.address_family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
+        self._both = both
+        super().__init__((host, port), handler)
+
+    def server_bind(self) -> None:
+        """Not that of HTTPServer, which asks DNS for a name that nobody needs."""
+        if self._both:
+            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
+        TCPServer.server_bind(self)
 
 
 def split_address(address: str) -> tuple[str, int]:

@@ -7,6 +7,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, gene
 from kubeletplugin.contract import ClaimRef
 
 METHODS = ("prepare", "unprepare")
+RECOVERIES = ("redone", "rolledBack", "unrepaired", "rebuilt", "cdiRestored", "orphanReleased")
 # Seconds: a prepare costs milliseconds, a MIG or MPS one seconds; the kubelet's deadline is 45 s.
 _BUCKETS = (0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 45)
 
@@ -44,6 +45,8 @@ class Metrics:
         for method in METHODS:
             self._seconds.labels(method)
             self._errors.labels(method)
+        for outcome in RECOVERIES:
+            self.recovered.labels(outcome)
 
     def claim_done(self, method: str, claim: ClaimRef, seconds: float, error: str) -> None:
         """Count one finished piece of work."""

@@ -154,7 +154,11 @@ class GpuDriver:
             earlier = self._reuse(earlier, claim)
         if earlier is not None:
             if self.project(earlier):
-                log.warning("claim %s: its CDI file was missing or changed: rewritten", claim)
+                log.warning(
+                    "claim %s: its CDI file was missing or changed: rewritten",
+                    claim,
+                    extra=facts(earlier),
+                )
             return earlier, False
         record = self._executor.apply(self._plan(claim))
         try:
@@ -190,7 +194,12 @@ class GpuDriver:
                     "earlier one: it must end first"
                 )
         self._executor.release(earlier)
-        log.warning("claim %s was allocated anew: %s released", earlier.claim, _names(earlier))
+        log.warning(
+            "claim %s was allocated anew: %s released",
+            earlier.claim,
+            _names(earlier),
+            extra=facts(earlier),
+        )
 
     def _forget(self, uid: ClaimUid) -> None:
         """Remove what a damaged or half-written record of an unknown claim may have left."""

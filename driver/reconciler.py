@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from driver.errors import DriverError, HardwareError
+from driver.errors import DriverError, HardwareError, StateError
 from driver.lanes import Lanes
 from driver.metrics import Metrics
 from driver.model.claims import ClaimState, Record
@@ -136,18 +136,29 @@ class Reconciler:
             error, what = await self._serving.unprepare_one(ref), "its claim no longer exists"
         else:
             error, what = await self._serving.prepare_one(ref), "rebuilt from its claim"
+        error = error or await asyncio.to_thread(self._settle, uid)
+        extra = {"claimUID": uid}
         if error:
-            log.warning("record of claim %s was damaged and is not rebuilt: %s", ref, error)
+            log.warning(
+                "record of claim %s was damaged and is not rebuilt: %s", ref, error, extra=extra
+            )
             if uid not in self._warned:
                 self._warned.add(uid)
                 self._tell(
                     ref, "Warning", "ClaimRecordDamaged", f"{problem}; not rebuilt: {error}"
                 )
             return
-        await asyncio.to_thread(self._journal.settle, uid)
-        log.warning("record of claim %s was damaged (%s): %s", ref, problem, what)
+        log.warning("record of claim %s was damaged (%s): %s", ref, problem, what, extra=extra)
         self._metrics.recovered.labels("rebuilt").inc()
         self._tell(ref, "Warning", "ClaimRecordRebuilt", f"{problem}: {what}")
+
+    def _settle(self, uid: ClaimUid) -> str:
+        """Why the damage cannot be marked as dealt with; empty when it is."""
+        try:
+            self._journal.settle(uid)
+        except StateError as error:
+            return str(error)
+        return ""
 
     # CDI files ---------------------------------------------------------------------------
 

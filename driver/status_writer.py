@@ -65,12 +65,19 @@ class StatusWriter:
                     if self._waiting.get(uid) is record:
                         del self._waiting[uid]
                 else:
+                    self._to_the_end(uid)
                     await asyncio.sleep(_BACKOFF_S[min(failures, len(_BACKOFF_S) - 1)])
                     failures += 1
 
+    def _to_the_end(self, uid: ClaimUid) -> None:
+        """One claim that is refused again and again does not keep the others waiting for ever."""
+        record = self._waiting.pop(uid, None)
+        if record is not None:
+            self._waiting[uid] = record
+
     async def _write(self, record: Record) -> bool:
         """Whether it is settled: written, or refused for good."""
-        claim = record.claim
+        claim, extra = record.claim, {"claimUID": record.claim.uid}
         path = claim_path(claim.namespace, claim.name) + "/status"
         try:
             await self._client.apply(
@@ -78,7 +85,7 @@ class StatusWriter:
             )
         except ApiError as error:
             if isinstance(error, Unreachable) or error.code == 429 or error.code >= 500:
-                log.info("status of claim %s not written yet: %s", claim, error)
+                log.info("status of claim %s not written yet: %s", claim, error, extra=extra)
                 return False
             if error.code not in (404, 409):  # gone, or made anew: nothing to say any more
                 log.warning(
@@ -86,6 +93,7 @@ class StatusWriter:
                     "resourceclaims/status and associated-node:patch on resourceclaims/driver",
                     claim,
                     error,
+                    extra=extra,
                 )
         return True
 

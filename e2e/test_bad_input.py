@@ -64,7 +64,7 @@ class Bystander:
 
 def modes(node: DriverNode) -> set[int]:
     """Compute modes of the node's cards."""
-    return {state.compute_mode for state in Store(node.sim).read().states.values()}
+    return {state.compute_mode for state in Store(node.sim).read().gpus.values()}
 
 
 @pytest.fixture(scope="module")

@@ -105,7 +105,7 @@ def _nvlink(links: tuple[Link, ...]) -> Nvlink | None:
         return None
     return Nvlink(
         active_links=len(links),
-        version=max((link.version for link in links if link.version is not None), default=0),
+        version=max((link.version for link in links if link.version is not None), default=None),
         switched=any(link.to_switch for link in links),
         peers=frozenset(link.peer for link in links if link.peer is not None),
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from driver.errors import HardwareError, NotSupportedError
 from driver.hw.codes import Return, optional
 from driver.hw.nvml import Handle, ask
-from driver.hw.readouts import Link, pci_address
+from driver.hw.readouts import Link, nvlink_version, pci_address
 from driver.model.ids import PciAddress
 
 _BOUND = 64  # for broken answers only: API 13 knows 36 links
@@ -34,7 +34,7 @@ def _active(handle: Handle) -> Iterator[int]:
 def _read(handle: Handle, link: int) -> Link:
     remote = optional(lambda: int(ask("nvmlDeviceGetNvLinkRemoteDeviceType", handle, link)))
     return Link(
-        version=optional(lambda: int(ask("nvmlDeviceGetNvLinkVersion", handle, link))),
+        version=nvlink_version(optional(lambda: ask("nvmlDeviceGetNvLinkVersion", handle, link))),
         to_switch=remote == _TO_SWITCH,
         peer=optional(lambda: _peer(handle, link)) if remote == _TO_GPU else None,
     )

@@ -75,7 +75,7 @@ class MemoryReading:
 class Link:
     """One active NVLink."""
 
-    version: int | None
+    version: tuple[int, int] | None
     to_switch: bool
     peer: PciAddress | None  # the card at the other end; None for switches and where not told
 
@@ -107,6 +107,24 @@ class RawEvent:
 def addressing_mode_name(mode: int) -> str | None:
     """ "HMM", "ATS" or "None"; None for a value newer than this code."""
     return _ADDRESSING_MODES.get(mode)
+
+
+# nvmlNvlinkVersion_t counts versions; what is published is the version itself.
+_NVLINK_VERSIONS = {
+    1: (1, 0),
+    2: (2, 0),
+    3: (2, 2),
+    4: (3, 0),
+    5: (3, 1),
+    6: (4, 0),
+    7: (5, 0),
+    8: (6, 0),
+}
+
+
+def nvlink_version(code: int | None) -> tuple[int, int] | None:
+    """``nvmlDeviceGetNvLinkVersion``'s answer as a version; None for one that is not known."""
+    return None if code is None else _NVLINK_VERSIONS.get(int(code))
 
 
 def pci_address(bus_id: str) -> PciAddress:

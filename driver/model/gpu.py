@@ -28,7 +28,7 @@ class Nvlink:
     """NVLink of one card, from ``nvmlDeviceGetNvLinkState`` and its remote PCI addresses."""
 
     active_links: int  # >= 1; a card without active links has no Nvlink value
-    version: int  # generation as ``nvmlDeviceGetNvLinkVersion`` counts it
+    version: tuple[int, int] | None  # (4, 0) on Hopper; None where NVML does not tell
     switched: bool  # True: the links end in NVSwitches (HGX)
     peers: frozenset[PciAddress]  # direct links to other cards of the node
 

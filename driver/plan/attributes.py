@@ -100,7 +100,7 @@ def _interconnect(gpu: Gpu, group: str | None) -> dict[str, Attribute | None]:
     return {
         "nvlinkGroup": _text(group),
         "nvlinkActiveLinks": _number(nvlink.active_links if nvlink else None),
-        "nvlinkVersion": _number(nvlink.version if nvlink else None),
+        "nvlinkVersion": _version(_dotted(nvlink.version)) if nvlink and nvlink.version else None,
         "fabricClusterUUID": _text(fabric.cluster_uuid if fabric else None),
         "fabricCliqueID": _number(fabric.clique_id if fabric else None),
     }

@@ -30,7 +30,9 @@ def gpu_from_dict(raw: Mapping[str, Any]) -> Gpu:
         values["engines"] = Engines(**values["engines"])
         if values["nvlink"] is not None:
             link = values["nvlink"]
-            values["nvlink"] = Nvlink(**{**link, "peers": frozenset(link["peers"])})
+            version = None if link["version"] is None else tuple(link["version"])
+            peers = frozenset(link["peers"])
+            values["nvlink"] = Nvlink(**{**link, "version": version, "peers": peers})
         if values["fabric"] is not None:
             values["fabric"] = Fabric(**values["fabric"])
         if values["mig_mode"] is not None:

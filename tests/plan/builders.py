@@ -49,11 +49,11 @@ def gpu(n: int = 0, **changes: Any) -> Gpu:
 
 
 def switched(n: int, **changes: Any) -> Gpu:
-    return gpu(n, nvlink=Nvlink(18, 4, True, frozenset()), **changes)
+    return gpu(n, nvlink=Nvlink(18, (4, 0), True, frozenset()), **changes)
 
 
 def linked(n: int, *peers: int, **changes: Any) -> Gpu:
-    return gpu(n, nvlink=Nvlink(4, 3, False, frozenset(map(pci, peers))), **changes)
+    return gpu(n, nvlink=Nvlink(4, (3, 0), False, frozenset(map(pci, peers))), **changes)
 
 
 def inventory(*gpus: Gpu) -> Inventory:

@@ -41,7 +41,7 @@ def test_a_card_tells_all_that_the_design_lists():
         "pcieWidth": {"int": 16},
         "nvlinkGroup": {"string": "nvswitch"},
         "nvlinkActiveLinks": {"int": 18},
-        "nvlinkVersion": {"int": 4},
+        "nvlinkVersion": {"version": "4.0.0"},
         "fabricClusterUUID": {"string": "6f1c0f0a-cluster"},
         "fabricCliqueID": {"int": 3},
     }

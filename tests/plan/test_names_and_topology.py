@@ -93,8 +93,8 @@ def test_a_chain_is_cut_where_cards_do_not_reach_each_other():
 
 def test_addresses_sort_by_number():
     low, high = PciAddress("2000:01:00.0"), PciAddress("10000:01:00.0")
-    near = gpu(1, pci=low, nvlink=Nvlink(4, 3, False, frozenset({high})))
-    far = gpu(2, pci=high, nvlink=Nvlink(4, 3, False, frozenset({low})))
+    near = gpu(1, pci=low, nvlink=Nvlink(4, (3, 0), False, frozenset({high})))
+    far = gpu(2, pci=high, nvlink=Nvlink(4, (3, 0), False, frozenset({low})))
     assert groups(far, near) == {1: low, 2: low}
 
 

@@ -268,7 +268,7 @@ def test_wrong_requests_are_refused_by_name(tmp_path):
         setup.create(tmp_path / "n", "l4", 0)
     with pytest.raises(ValueError, match=r"l4 has no .* fabric; .*: h100-80gb, h200, b200"):
         setup.create(tmp_path / "n", "l4", 1, fabric=True)
-    with pytest.raises(SimulationError, match="create the node first"):
+    with pytest.raises(SimulationError, match="aliquot node run --simulate"):
         seam.install(tmp_path / "nowhere")
 
 
