@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from api.policy import NodePolicy
-from driver.errors import StateError
+from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
 from driver.model.devices import Device
 from driver.model.gpu import DeviceNode, Gpu, GpuProcess, Inventory
@@ -70,6 +70,7 @@ class NodeCards:
         self._health: dict[GpuUuid, CardHealth] = {}
         self._versions: tuple[str, tuple[int, int]] = ("", (0, 0))  # as last enumerated
         self._mounts: tuple[DriverFiles | None, tuple[Mount, ...]] = (None, ())
+        self._down = ""  # why NVML as a whole does not answer
 
     @property
     def gpus(self) -> Mapping[GpuUuid, Gpu]:
@@ -108,6 +109,7 @@ class NodeCards:
             HardwareError: NVML as a whole does not answer; what was known stays.
         """
         found = self._hardware.discover()
+        self._down = ""
         there = {gpu.uuid: gpu for gpu in found.gpus}
         missing = {
             uuid: gpu
@@ -124,6 +126,7 @@ class NodeCards:
 
     def all_lost(self, problem: str) -> tuple[Change, ...]:
         """NVML as a whole does not answer: every card known is lost until it does."""
+        self._down = problem
         self._take(self._gpus, Inventory(*self._versions, gpus=()))
         return self.apply(CardReading(gpu=uuid, lost=True, problem=problem) for uuid in self._gpus)
 
@@ -206,7 +209,13 @@ class NodeCards:
         Raises:
             HardwareError: a card is lost, or a device node or the driver's files are missing.
         """
-        files = self._hardware.files()
+        try:
+            files = self._hardware.files()
+        except HardwareError as error:
+            if not self._down:
+                raise
+            # Each call's own text is of no help to the pod's owner: "not initialised".
+            raise HardwareError("the node's cards cannot be used", self._down) from error
         wanted = tuple(gpus)
         return NodeView(
             driver_name=self._driver,

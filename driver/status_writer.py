@@ -16,7 +16,7 @@ from kubeletplugin.kube import ApiError, KubeClient, Unreachable
 log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.5, 2.0, 10.0, 30.0)
-_AFTER_S = 0.05  # the kubelet's answer goes out first, on the same event loop
+_AFTER_S = 0.005  # the answer to the kubelet goes out first, on the same event loop
 
 
 class StatusWriter:

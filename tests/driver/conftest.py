@@ -7,6 +7,7 @@ import pytest
 from driver.sim import seam, setup
 from kubeletplugin.testing.apiserver import ApiServer
 from tests.driver.machine import Machine
+from tests.driver.nodes import Running, settings_of, stop_all
 
 
 @pytest.fixture
@@ -39,3 +40,17 @@ def parts(machine):
 async def api():
     async with ApiServer(bookmark_s=0.05) as running:
         yield running
+
+
+@pytest.fixture
+async def node(machine, api, short_root):
+    """Start a node plugin: ``await node()`` waits until it serves, ``serves=False`` does not."""
+    running = []
+
+    async def start(*, serves=True, at=None, **changes):
+        one = Running(settings_of(short_root, machine, **changes), at or api)
+        running.append(one)
+        return await one.serving() if serves else one
+
+    yield start
+    await stop_all(running)
