@@ -5,7 +5,7 @@ import itertools
 from typing import Protocol
 
 from kubeletplugin.contract import ClaimRef, ClaimRefusedError, Object
-from kubeletplugin.kube import ApiError, KubeClient, Unreachable
+from kubeletplugin.kube import ApiError, Unreachable
 
 # Below the kubelet's 45 s by a margin that still lets the answer through; an API server that
 # restarts is back within it, and an error would cost the pod a whole sync period.
@@ -26,6 +26,12 @@ class ClaimSource(Protocol):
         ...
 
 
+class Getting(Protocol):
+    """The one call of ``KubeClient`` that reading claims needs."""
+
+    async def get(self, path: str) -> Object: ...
+
+
 class ClaimsUnavailableError(Exception):
     """The API server did not answer in time."""
 
@@ -38,7 +44,7 @@ class ClaimReader:
     """GETs each claim, with no client-side rate limit (5/s and a burst of 10 cost other drivers
     120 ms a claim). Tries again while the API server is away."""
 
-    def __init__(self, client: KubeClient) -> None:
+    def __init__(self, client: Getting) -> None:
         self._client = client
 
     async def get(self, ref: ClaimRef, patience_s: float = PATIENCE_S) -> Object:

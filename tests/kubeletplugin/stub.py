@@ -46,6 +46,12 @@ class StubClaims:
         }
 
 
+def open_gate() -> asyncio.Event:
+    gate = asyncio.Event()
+    gate.set()
+    return gate
+
+
 @dataclass
 class StubDriver:
     """Remembers what is prepared. ``gate`` holds prepare until it is set."""
@@ -53,7 +59,7 @@ class StubDriver:
     expected_errors: tuple[type[Exception], ...] = (ExpectedError,)
     prepared: dict[str, tuple[PreparedDevice, ...]] = field(default_factory=dict)
     errors: dict[str, Exception] = field(default_factory=dict)
-    gate: asyncio.Event | None = None
+    gate: asyncio.Event = field(default_factory=open_gate)
     started: int = 0
     active: int = 0
     most_active: int = 0
@@ -65,8 +71,7 @@ class StubDriver:
         self.active += 1
         self.most_active = max(self.active, self.most_active)
         try:
-            if self.gate is not None:
-                await self.gate.wait()
+            await self.gate.wait()
             if error := self.errors.get(uid):
                 raise error
             number = int(uid.rsplit("-", 1)[1])
@@ -120,6 +125,12 @@ def make_plugin(
         StubPublisher(),
         observer,
     )
+
+
+def publishing(plugin: KubeletPlugin) -> StubPublisher:
+    """The stand-in that ``make_plugin`` gave it."""
+    assert isinstance(plugin._publisher, StubPublisher)
+    return plugin._publisher
 
 
 def refusal(text: str) -> ClaimRefusedError:

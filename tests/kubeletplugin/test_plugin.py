@@ -21,6 +21,7 @@ from tests.kubeletplugin.stub import (
     StubDriver,
     device,
     make_plugin,
+    publishing,
     ref,
 )
 from tests.polling import eventually
@@ -55,15 +56,15 @@ async def test_registration_says_what_the_kubelet_needs(root, started):
     assert found.supported == SUPPORTED
     assert found.supported[:2] == ("v1.DRAPlugin", "v1beta1.DRAPlugin")
     assert plugin.ready
-    assert plugin._publisher.registered
-    assert plugin._publisher.resyncs == 1
+    assert publishing(plugin).registered
+    assert publishing(plugin).resyncs == 1
 
 
 async def test_a_kubelet_that_comes_back_makes_the_publisher_look_again(root, started):
     plugin = await started()
     await find(root)
     await find(root)
-    assert plugin._publisher.resyncs == 2
+    assert publishing(plugin).resyncs == 2
 
 
 async def test_a_refused_registration_is_kept_with_its_reason(root, started):
@@ -71,7 +72,7 @@ async def test_a_refused_registration_is_kept_with_its_reason(root, started):
     await register(root / "plugins_registry" / f"{DRIVER}-reg.sock", refuse="name is taken")
     assert plugin.registration.error == "name is taken"
     assert not plugin.ready
-    assert not plugin._publisher.registered
+    assert not publishing(plugin).registered
 
 
 async def test_sockets_and_folder_are_for_their_owner_only(root, started):
@@ -127,7 +128,7 @@ async def test_stop_lets_running_work_finish_and_answers_it(root):
         call = asyncio.create_task(client.prepare([ref()]))
         await eventually(lambda: driver.active == 1)
         stopping = asyncio.create_task(plugin.stop(20))
-        await eventually(lambda: not plugin._publisher.registered)
+        await eventually(lambda: not publishing(plugin).registered)
         driver.gate.set()
         assert await stopping is True
         assert (await call)["uid-0"] == Answer((device(0),))

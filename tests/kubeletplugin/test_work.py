@@ -21,7 +21,7 @@ async def test_jobs_of_one_claim_run_one_after_another():
         work.run("a", "unprepare", lambda: job("second")),
         work.run("a", "prepare", lambda: job("third")),
     )
-    assert results == ["first", "second", "third"]
+    assert list(results) == ["first", "second", "third"]
     assert seen == [("first", 1), ("second", 1), ("third", 1)]
 
 
