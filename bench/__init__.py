@@ -1,1 +1,1 @@
-"""Measurements: ``python -m bench prepare|node|all`` on a real cluster, ``bench.client`` anywhere."""
+"""Measurements: ``python -m bench all`` on a real cluster, ``bench.client`` on any."""

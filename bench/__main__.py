@@ -1,36 +1,55 @@
-"""``python -m bench prepare|node|lanes|all``: boot a cluster, measure, print tables.
+"""``python -m bench prepare|node|all``: boot a cluster, measure, print tables.
 
 Nothing here fails because of a time: a table says what is over its budget.
 """
 
 import json
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import click
 
-from bench import prepare
+from bench import lanes, node, prepare
 from bench.booted import Bed, bed
 
-Measurement = Callable[[Bed, int], dict[str, Any]]
 
-_ALL: Mapping[str, Measurement] = {
-    "prepare": prepare.claim_by_claim,
-    "many": prepare.many,
+@dataclass(frozen=True, slots=True)
+class Size:
+    """How long to measure."""
+
+    count: int
+    minutes: float
+
+
+_PARTS: Mapping[str, Callable[[Bed, Size], dict[str, Any]]] = {
+    "prepare": lambda bed, size: {
+        "one": prepare.claim_by_claim(bed, size.count),
+        "many": prepare.many(bed, size.count),
+        "lanes": lanes.slow_card(bed, size.count),
+    },
+    "node": lambda bed, size: {
+        "starts": node.starts(bed),
+        "memory": node.weight(bed),
+        "idle": node.idle(bed, size.minutes),
+    },
 }
 
 
 @click.command(help=__doc__)
-@click.argument("what", nargs=-1, type=click.Choice([*_ALL, "all"]), required=True)
+@click.argument("what", nargs=-1, type=click.Choice([*_PARTS, "all"]), required=True)
 @click.option("--count", type=click.IntRange(1), default=200, show_default=True)
+@click.option(
+    "--minutes", type=float, default=1.0, show_default=True, help="Idle time without API writes."
+)
 @click.option("--out", type=click.Path(path_type=Path), help="A file for every value, as JSON.")
-def main(what: tuple[str, ...], count: int, out: Path | None) -> None:
+def main(what: tuple[str, ...], count: int, minutes: float, out: Path | None) -> None:
     """See the module."""
     found: dict[str, Any] = {}
     with bed() as here:
-        for name in _ALL if "all" in what else what:
-            found[name] = _ALL[name](here, count)
+        for name in _PARTS if "all" in what else what:
+            found[name] = _PARTS[name](here, Size(count, minutes))
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found))

@@ -17,6 +17,7 @@ from e2e.cluster.processes import ManagedProcess
 from e2e.cluster.targets import EXAMPLE_DRIVER
 from e2e.driver_node import DRIVER, command
 
+GO_DEVICES_MOST = 128  # it publishes one ResourceSlice, which holds no more
 OURS, CACHED, GO = DRIVER, f"cached.{DRIVER}", "gpu.example.com"
 _ACCOUNT = "bench-node"
 
@@ -28,9 +29,9 @@ class Bed:
     cluster: LocalCluster
     account: NodeAccount
 
-    def sim(self, name: str) -> Path:
-        """Root of the simulated hardware of one driver."""
-        return self.cluster.layout.root / f"sim-{name}"
+    def sim(self, driver: str, simulate: str) -> Path:
+        """Root of the simulated hardware of one driver; other cards need another one."""
+        return self.cluster.layout.root / f"sim-{driver}-{simulate.replace(':', '-')}"
 
     def socket(self, driver: str) -> Path:
         return self.cluster.kubelet_root / "plugins" / driver / "dra.sock"
@@ -44,7 +45,8 @@ class Bed:
         if not any(each.startswith("--http-address") for each in extra):
             options.append("--http-address=")
         return self.cluster.spawn(
-            f"bench-{driver}", command(self.cluster, self.account, self.sim(driver), options)
+            f"bench-{driver}",
+            command(self.cluster, self.account, self.sim(driver, simulate), options),
         )
 
     def go(self, devices: int) -> ManagedProcess:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any
 
 import grpc
@@ -57,16 +58,17 @@ class Socket:
         """All claims in calls of their own, sent together: milliseconds to the last answer, and
         of each call. Raises BenchError."""
         started = time.perf_counter()
-        took: list[float] = []
+        answered: SimpleQueue[float] = SimpleQueue()
         calls = []
         for ref in refs:
             request = pb.NodePrepareResourcesRequest(claims=[_claim(ref)])
             call = self.stub.NodePrepareResources.future(request, timeout=DEADLINE_S)
-            call.add_done_callback(lambda _: took.append(_since(started)))
+            call.add_done_callback(lambda _: answered.put(_since(started)))
             calls.append((ref, call))
         for ref, call in calls:
             self._check(call.result(), ref)
-        return _since(started), sorted(took)
+        took = sorted(answered.get() for _ in calls)
+        return took[-1], took
 
     def _timed(self, call: Callable[..., Any], request: Any, ref: ClaimRef) -> float:
         started = time.perf_counter()
@@ -91,7 +93,7 @@ def connected(label: str, path: Path) -> Iterator[Socket]:
             grpc.channel_ready_future(channel).result(timeout=10)
         except grpc.FutureTimeoutError:
             raise BenchError(f"{label}: nobody serves {path}; is the driver running?") from None
-        yield Socket(label, dra_v1_pb2_grpc.DRAPluginStub(channel))  # type: ignore[no-untyped-call]
+        yield Socket(label, dra_v1_pb2_grpc.DRAPluginStub(channel))
 
 
 @dataclass

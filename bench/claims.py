@@ -22,7 +22,7 @@ class Offer:
 
 
 def offers(slices: Iterable[Object], driver: str, node: str | None = None) -> tuple[Offer, ...]:
-    """Devices of a driver's ResourceSlices (of one node), those of each pool's newest generation."""
+    """Devices of a driver's ResourceSlices (of one node), of each pool's newest generation."""
     ours = [
         each["spec"]
         for each in slices
@@ -54,7 +54,7 @@ def _least(capacity: Mapping[str, Any]) -> str:
 
 
 def named(found: Sequence[Offer], names: Iterable[str]) -> tuple[Offer, ...]:
-    """Those of ``found`` in the order of ``names``. Raises ValueError for a name not among them."""
+    """Those of ``found`` in the order of ``names``. Raises ValueError for one not among them."""
     by_name = {offer.device: offer for offer in found}
     wanted = list(names)
     if missing := [name for name in wanted if name not in by_name]:
@@ -90,7 +90,12 @@ def allocated(
     claim: Object, offer: Offer, driver: str, pod: Object, parameters: Object | None = None
 ) -> Object:
     """The body of a PUT to the claim's status; ``parameters`` are opaque config of the driver."""
-    result = {"request": REQUEST, "driver": driver, "pool": offer.pool, "device": offer.device}
+    result: Object = {
+        "request": REQUEST,
+        "driver": driver,
+        "pool": offer.pool,
+        "device": offer.device,
+    }
     if offer.shared:
         result |= {"shareID": str(uuid.uuid4()), "consumedCapacity": dict(offer.consumes)}
     devices: Object = {"results": [result]}

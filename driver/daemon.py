@@ -2,8 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any
 
@@ -15,6 +14,7 @@ from driver.hw.nvml import Nvml
 from driver.lanes import Lanes
 from driver.metrics import Metrics
 from driver.node import Change, NodeCards
+from driver.periodic import every
 from driver.plan.cdi import spec_file_prefix
 from driver.plugin import GpuDriver, Identity
 from driver.reconciler import Local, Reconciler, Remote
@@ -40,6 +40,7 @@ from kubeletplugin.publisher import Publisher
 log = logging.getLogger(__name__)
 
 _PROBE_RETRY_S = 1.0
+_CHECK_GRACE_S = 2.0  # a check under way is given this long to end by itself
 
 
 class NodeDaemon:
@@ -53,7 +54,9 @@ class NodeDaemon:
         self._nvml = nvml
         self._lanes = Lanes()
         self._features: frozenset[str] | None = None
+        self._unprobed = ""  # why the features are not known yet
         self._tasks: list[asyncio.Task[Any]] = []
+        self._checks: list[asyncio.Task[Any]] = []  # of these, those that end by themselves
         self._watch: CardWatch | None = None
         self._build()
 
@@ -169,9 +172,11 @@ class NodeDaemon:
         self._spawn(self._status.run(), "claim status")
         self._spawn(self.watch.listen(), "card events")
         s = self.settings
-        self._spawn(_every(s.health_interval_s, self.watch.poll), "card health")
-        self._spawn(_every(s.refresh_interval_s, self._look_again), "cards")
-        self._spawn(_every(s.reconcile_interval_s, self._reconcile), "reconciler")
+        before = len(self._tasks)
+        self._spawn(every(s.health_interval_s, self.watch.poll, self.stop), "card health")
+        self._spawn(every(s.refresh_interval_s, self._look_again, self.stop), "cards")
+        self._spawn(every(s.reconcile_interval_s, self._reconcile, self.stop), "reconciler")
+        self._checks = self._tasks[before:]
 
     async def _until_stopped(self) -> None:
         """Until asked to stop, or until something that must run has ended by itself."""
@@ -189,7 +194,14 @@ class NodeDaemon:
             raise RuntimeError("another instance has taken the sockets")
 
     async def _shut_down(self) -> None:
-        """Finish what is under way, in the order that keeps answers and records true."""
+        """Finish what is under way, in the order that keeps answers and records true.
+
+        The plugin's stop frees the lock: by then no check may still write what the next instance
+        reads.
+        """
+        self.stop.set()
+        if self._checks:
+            await asyncio.wait(self._checks, timeout=_CHECK_GRACE_S)
         if not await self.plugin.stop():
             log.error("work on claims outlasts the stop; the journal covers it")
         await self.publisher.stop()
@@ -209,8 +221,7 @@ class NodeDaemon:
             await task
             return True
         task.cancel()
-        with suppress(asyncio.CancelledError):
-            await task
+        await asyncio.wait([task])
         return False
 
     def _spawn(self, work: Awaitable[None], name: str) -> None:
@@ -224,11 +235,16 @@ class NodeDaemon:
         s = self.settings
         while True:
             try:
-                self._features = await probe(self.client, s.driver_name, s.node_name)
+                features = await probe(self.client, s.driver_name, s.node_name)
+                await self._take_policy()  # its part by label decides what is published
                 break
             except ApiError as error:
-                log.warning("cannot tell yet what the cluster supports: %s", error)
+                if str(error) != self._unprobed:
+                    log.warning("cannot tell yet what the cluster supports: %s", error)
+                self._unprobed = str(error)
                 await asyncio.sleep(_PROBE_RETRY_S)
+        self._unprobed = ""
+        self._features = features
         if TAINTS not in self._features:
             self._miss(frozenset({TAINTS}))
         self._publish()
@@ -260,12 +276,28 @@ class NodeDaemon:
     # Rounds ------------------------------------------------------------------------------
 
     async def _look_again(self) -> None:
-        policy = await asyncio.to_thread(self._policy_file.changed)
-        if policy is not None:
-            self.cards.policy = policy
-        elif self._policy_file.problem:
-            self._telling.node_event("Warning", "PolicyInvalid", self._policy_file.problem)
+        try:
+            await self._take_policy()
+        except ApiError as error:
+            log.info("labels of the node, which the policy may select on, not read: %s", error)
         await self.watch.refresh()
+
+    async def _take_policy(self) -> None:
+        """Read labels and file anew; raises ApiError where the labels cannot be read."""
+        if not self._policy_file.named:
+            return
+        try:
+            found = await self.client.get(f"/api/v1/nodes/{self.settings.node_name}")
+            self._policy_file.set_labels(found["metadata"].get("labels") or {})
+        except ApiError as error:
+            if error.code != 404:
+                raise
+        finally:
+            policy = await asyncio.to_thread(self._policy_file.changed)
+            if policy is not None:
+                self.cards.policy = policy
+            elif self._policy_file.problem:
+                self._telling.node_event("Warning", "PolicyInvalid", self._policy_file.problem)
 
     async def _reconcile(self) -> None:
         await self.reconciler.round()
@@ -330,7 +362,8 @@ class NodeDaemon:
             )
         status = self.publisher.status
         if status.error or status.generation == 0:
-            reasons.append(f"ResourceSlices: {status.error or 'not published yet'}")
+            why = status.error or self._unprobed or "not published yet"
+            reasons.append(f"ResourceSlices: {why}")
         if self._watch is not None and self._watch.problem:
             reasons.append(self._watch.problem)
         return Probe(not reasons, tuple(reasons))
@@ -350,13 +383,3 @@ class _Forward:
 
     async def recall(self, claim: ClaimRef) -> Any:
         return await self.driver.recall(claim)
-
-
-async def _every(seconds: float, act: Callable[[], Awaitable[None]]) -> None:
-    """Again and again; what goes wrong once is logged and tried again."""
-    while True:
-        await asyncio.sleep(seconds)
-        try:
-            await act()
-        except Exception:
-            log.exception("a periodic check hit a bug; it runs again in %g s", seconds)

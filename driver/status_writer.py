@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 
@@ -16,6 +17,7 @@ from kubeletplugin.kube import ApiError, KubeClient, Unreachable
 log = logging.getLogger(__name__)
 
 _BACKOFF_S = (0.5, 2.0, 10.0, 30.0)
+_REFUSED_FOR_S = 3600.0  # a right may be granted meanwhile; sooner would be a write each round
 _AFTER_S = 0.005  # the answer to the kubelet goes out first, on the same event loop
 
 
@@ -29,6 +31,7 @@ class StatusWriter:
         self._driver = driver
         self._gpus = gpus
         self._waiting: dict[ClaimUid, Record] = {}
+        self._refused: dict[ClaimUid, tuple[Record, float]] = {}  # with the time, monotonic
         self._wake = asyncio.Event()
         self._timer: asyncio.TimerHandle | None = None
 
@@ -47,9 +50,13 @@ class StatusWriter:
 
     def drop(self, record: Record) -> None:
         self._waiting.pop(record.claim.uid, None)
+        self._refused.pop(record.claim.uid, None)
 
     def missing(self, claim: Object, record: Record) -> bool:
-        """Whether the claim does not say yet what it should."""
+        """Whether the claim does not say yet what it should, and it is worth a try."""
+        refused, at = self._refused.get(record.claim.uid, (None, 0.0))
+        if refused == record and time.monotonic() < at + _REFUSED_FOR_S:
+            return False
         return not already_says(claim, self._patch(record))
 
     async def run(self) -> None:
@@ -88,15 +95,27 @@ class StatusWriter:
                 log.info("status of claim %s not written yet: %s", claim, error, extra=extra)
                 return False
             if error.code not in (404, 409):  # gone, or made anew: nothing to say any more
+                self._refused[claim.uid] = (record, time.monotonic())
+                advice = _advice(error)
                 log.warning(
-                    "status of claim %s not written: %s; the ClusterRole needs patch on "
-                    "resourceclaims/status and associated-node:patch on resourceclaims/driver",
-                    claim,
-                    error,
-                    extra=extra,
+                    "status of claim %s not written: %s; %s", claim, error, advice, extra=extra
                 )
         return True
 
     def _patch(self, record: Record) -> Object:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
         return status_patch(record, self._gpus(), driver=self._driver, now=now)
+
+
+def _advice(error: ApiError) -> str:
+    """Since Kubernetes 1.36 a writer of ``status.devices`` must leave ``status.allocation`` as it
+    is, byte by byte, and a patch writes the opaque parameters in it anew (seen on 1.37.2)."""
+    if error.code == 422 and "status.allocation: Forbidden" in error.message:
+        return (
+            "the opaque parameters of the claim or its class are not JSON in its shortest form "
+            "with sorted keys, as kubectl writes them; write them so, the devices work either way"
+        )
+    return (
+        "the ClusterRole needs patch on resourceclaims/status and associated-node:patch on "
+        "resourceclaims/driver"
+    )

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Iterable, Set
+from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import TypeAlias
 
@@ -24,8 +24,12 @@ _WAIT_S = 1.0  # the longest that one wait for events blocks its thread
 _PAUSE_S = 5.0  # after an error of the wait, which may come back at once for ever
 
 
-def read_policy(path: Path | None, node: str) -> NodePolicy:
-    """The node's policy; the default one where no file is named.
+def read_policy(
+    path: Path | None, node: str, labels: Mapping[str, str] | None = None
+) -> NodePolicy:
+    """The node's policy, with what it says for this name and these labels folded in.
+
+    The default one where no file is named.
 
     Raises:
         PolicyError: the file cannot be read, or has mistakes: all are listed.
@@ -37,7 +41,7 @@ def read_policy(path: Path | None, node: str) -> NodePolicy:
     except (OSError, UnicodeDecodeError) as error:
         raise PolicyError(str(path), [f"cannot be read: {error}"]) from error
     try:
-        return parse_policy(text, str(path)).for_node(node, {})
+        return parse_policy(text, str(path)).for_node(node, labels or {})
     except PolicyProblems as error:
         raise PolicyError(str(path), error.problems) from error
 
@@ -163,28 +167,45 @@ class CardWatch:
             self._source.close()
 
     def _wait_for_events(self, put: Callable[[_Found], object]) -> None:
+        told = ""
         while not self._stop.is_set():
             try:
                 found: _Found = self._source.wait(_WAIT_S)
             except HardwareError as error:
-                log.warning("waiting for NVML events: %s", error)
+                if str(error) != told:  # it may last for days
+                    log.warning("waiting for NVML events: %s", error)
+                told = str(error)
                 self._stop.wait(_PAUSE_S)
                 continue
             except Exception as error:  # noqa: BLE001 - raised by ``listen``: never a silent end
                 put(error)
                 return
+            told = ""
             if found and not self._stop.is_set():
                 put(found)
 
 
 class PolicyFile:
-    """Looks whether the policy file changed. A bad one changes nothing and is reported."""
+    """Looks whether the policy file, or the node's labels, changed. A bad file changes nothing
+    and is reported."""
 
     def __init__(self, path: Path | None, node: str) -> None:
         self._path = path
         self._node = node
+        self._labels: Mapping[str, str] = {}
         self._seen = self._content()
         self.problem = ""
+
+    @property
+    def named(self) -> bool:
+        """Whether there is a file at all, so that labels can matter."""
+        return self._path is not None
+
+    def set_labels(self, labels: Mapping[str, str]) -> None:
+        """Labels of the Node object; ``changed`` goes by them from now on."""
+        if labels != self._labels:
+            self._labels = dict(labels)
+            self._seen = None
 
     def changed(self) -> NodePolicy | None:
         """The new policy, or None where it is as before or has mistakes (``problem``)."""
@@ -193,7 +214,7 @@ class PolicyFile:
             return None
         self._seen = content
         try:
-            policy = read_policy(self._path, self._node)
+            policy = read_policy(self._path, self._node, self._labels)
         except PolicyError as error:
             self.problem = str(error)
             log.error("the earlier node policy stays in force: %s", error)

@@ -4,6 +4,7 @@ A pod with a card of its own runs beside every test: it, its record, its CDI fil
 ResourceSlices and the plugin's process are the same afterwards, and nothing else is left.
 """
 
+import re
 import shutil
 import subprocess
 import sys
@@ -132,15 +133,13 @@ def free(driver: DriverNode, bystander: Bystander) -> Object:
 
 
 def free_device(driver: DriverNode, namespace: str) -> str:
-    return next(
-        d["name"] for d in driver.devices() if d["name"] != held_device(driver.kube, namespace)
-    )
+    held = held_device(driver.kube, namespace)
+    return next(str(d["name"]) for d in driver.devices() if d["name"] != held)
 
 
 def held_device(kube: Kube, namespace: str) -> str:
     (found,) = kube.list("ResourceClaim", namespace)
-    device: str = found["status"]["allocation"]["devices"]["results"][0]["device"]
-    return device
+    return str(found["status"]["allocation"]["devices"]["results"][0]["device"])
 
 
 def result(device: str, **more: str) -> Object:
@@ -177,7 +176,7 @@ def refused_text(kube: Kube, namespace: str, parameters: Object) -> str:
             if e["reason"] == "FailedPrepareDynamicResources"
         ]
 
-    text = poll(told, "the pod's event")[0]
+    text = str(poll(told, "the pod's event")[0])
     kube.delete("Pod", "p", namespace, grace_s=0)
     kube.wait_gone("Pod", "p", namespace)
     return text
@@ -275,6 +274,25 @@ def test_parameters_too_deep_for_the_parser_concern_their_claim_alone(
 
     assert answer.error
     assert "internal error" not in answer.error
+
+
+def test_parameters_that_the_api_server_writes_anew_are_told_once(driver: DriverNode, hand, free):
+    """The client of these tests writes JSON with spaces, kubectl does not. A patch of the status
+    removes them, which Kubernetes 1.36 and newer refuses as a change of the allocation."""
+    ref = hand("c", [free], opaque(DRIVER, gpu_config()))
+
+    def told() -> int:
+        text = driver.process.log.read_text()
+        return len(re.findall(f"{ref.uid} not written: .*in its shortest form", text))
+
+    assert driver.prepare(ref).error == ""
+    poll(told, "the log to say why the claim has no status")
+    (path,) = [path for path in driver.cdi_files() if ref.uid in path.name]
+    for _ in range(3):  # each time a round of the reconciler has passed
+        path.unlink()
+        poll(path.exists, "the CDI file to be back")
+    assert told() == 1
+    assert driver.unprepare(ref) == ""
 
 
 # Allocations ---------------------------------------------------------------------------------
@@ -408,7 +426,7 @@ def left(folder: Path) -> list[str]:
     return sorted(p.name for p in folder.iterdir() if p.name != "filler")
 
 
-@pytest.mark.parametrize("pages", [0, 1, 2], ids=["no page left", "one page", "two pages"])
+@pytest.mark.parametrize("pages", [0, 1], ids=["for no record", "for STARTED alone"])
 def test_a_full_disk_refuses_and_leaves_nothing(other: DriverNode, hand, pages: int):
     folder = other.plugin_dir / "claims"
     with tmpfs(folder):
@@ -423,15 +441,12 @@ def test_a_full_disk_refuses_and_leaves_nothing(other: DriverNode, hand, pages: 
 
         error = other.prepare(second).error
 
-        if error:
-            assert str(folder) in error
-            assert "ENOSPC" in error
-            assert "--plugin-dir" in error
-            assert left(folder) == before
-            assert len(other.cdi_files()) == 1
-            assert modes(other) <= {0}
-        else:
-            assert pages == 2
+        assert str(folder) in error
+        assert "ENOSPC" in error
+        assert "--plugin-dir" in error
+        assert left(folder) == before
+        assert len(other.cdi_files()) == 1
+        assert modes(other) <= {0}
         assert other.prepare(first).error == ""  # a repeat needs no space
         assert other.unprepare(second) == ""
         assert other.unprepare(first) == ""  # nor does giving back
@@ -476,7 +491,7 @@ def test_a_read_only_cdi_folder_is_named(cluster: LocalCluster, other: DriverNod
 
 BROKEN = {
     "missing": (lambda sim: control.set_library(sim, "missing"), "install the NVIDIA driver"),
-    "not loaded": (lambda sim: control.set_library(sim, "not_loaded"), "driver"),
+    "not loaded": (lambda sim: control.set_library(sim, "not_loaded"), "modprobe nvidia"),
     "too old": (lambda sim: control.set_driver_version(sim, "470.57.02"), "525 or newer"),
 }
 
@@ -494,17 +509,18 @@ def test_without_nvml_the_plugin_says_so_and_gives_back_what_is_held(
     damage(other.sim)
 
     other.process.launch()
-    reasons = poll(
-        lambda: [r for r in other.ready().get("reasons", []) if "NVML" in r or "NVIDIA" in r],
+    poll(
+        lambda: [reason for reason in other.ready().get("reasons", []) if told in reason],
         "the readiness to say why",
+        detail=lambda: f"{other.ready()}",
     )
-    assert told in reasons[0]
     assert not other.is_ready()
     poll((other.plugin_dir / "dra.sock").exists, "the socket to be served")
     poll(lambda: other.prepare(wanted).error, "an answer")
     assert told in other.prepare(wanted).error
     assert other.unprepare(held) == ""
-    assert other.records() == other.cdi_files() == []
+    assert not other.records()
+    assert not other.cdi_files()
     pid = other.process.pid
 
     control.set_library(other.sim, "ok")

@@ -69,7 +69,11 @@ def allocated_by_hand(
     devices: Object = {"results": [{"request": "gpu", **result} for result in results]}
     if config:
         devices["config"] = [{"source": "FromClaim", **entry} for entry in config]
-    made["status"] = {"allocation": {"devices": devices}}
+    # The pool is the node. Without a node the API server lets no plugin write status.devices.
+    node = {"key": "metadata.name", "operator": "In", "values": [results[0]["pool"]]}
+    terms = [{"matchFields": [node]}]
+    allocation = {"devices": devices, "nodeSelector": {"nodeSelectorTerms": terms}}
+    made["status"] = {"allocation": allocation}
     return ref_of(kube.replace(made, "status"))
 
 

@@ -10,10 +10,12 @@ a bare asyncio protocol over TLS took 0.25 to 0.38).
 """
 
 import asyncio
+import contextlib
 import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
+from http import HTTPStatus
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -22,6 +24,7 @@ from yarl import URL
 
 from kubeletplugin.contract import Object
 from kubeletplugin.kubeconfig import Access, KubeConfigError, StaticToken, find_access
+from kubeletplugin.warm import NotThisWayError, WarmGets
 
 Query: TypeAlias = Sequence[tuple[str, str]]
 
@@ -68,6 +71,7 @@ class KubeClient:
         self._access = access
         self._user_agent = user_agent
         self._session: aiohttp.ClientSession | None = None
+        self._warm = WarmGets(access.server, access.tls, access.tls_server_name, KEEP_ALIVE_S)
         self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
         self.requests: Counter[tuple[str, str]] = Counter()
         """Requests sent, by RBAC verb and resource: ``("list", "resourceslices")``."""
@@ -98,8 +102,30 @@ class KubeClient:
         *,
         timeout: float = TIMEOUT_S,  # noqa: ASYNC109  (seconds for the whole exchange)
     ) -> Object:
-        """One object, or one page of a list. ``path`` must be URL-safe (object names are)."""
+        """One object, or one page of a list. ``path`` must be URL-safe (object names are).
+
+        An object is read by the shortest way; what does not go well there is done again by the
+        general one.
+        """
+        if not query and self._access.proxy is None:
+            with contextlib.suppress(NotThisWayError, OSError):
+                return await self._get_warm(path, timeout)
         return await self._call("get", path, query, limit_s=timeout)
+
+    async def _get_warm(self, path: str, timeout: float) -> Object:  # noqa: ASYNC109
+        headers = await self._headers()
+        try:
+            async with self._slots:
+                reply = await self._warm.get(path, headers, timeout)
+        except TimeoutError as error:
+            raise Unreachable(self.server, f"get {path}: {_cause(error)}") from error
+        if reply.status == 401:
+            raise NotThisWayError("the token must be renewed")
+        self.requests["get", resource_of(path)] += 1
+        if reply.status >= 400:
+            where, reason = f"GET {path}", HTTPStatus(reply.status).phrase
+            raise _error(where, reply.status, reason, reply.retry_after, reply.body)
+        return _decoded(reply.body, self.server)
 
     async def list_pages(
         self, path: str, query: Query = (), limit: int = PAGE
@@ -178,7 +204,7 @@ class KubeClient:
             response = await self._send("watch", path, list(full.items()), None, "", limit)
             async with response:
                 if response.status >= 400:
-                    raise _error(response, await response.read())
+                    raise _refusal(response, await response.read())
                 if opened is not None:
                     opened()
                 async for line in _lines(response, self.server):
@@ -187,6 +213,7 @@ class KubeClient:
             raise Unreachable(self.server, f"watch of {path}: {_cause(error)}") from error
 
     async def close(self) -> None:
+        self._warm.close()
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -220,7 +247,7 @@ class KubeClient:
         except (aiohttp.ClientError, TimeoutError, OSError) as error:
             raise Unreachable(self.server, f"{verb} {path}: {_cause(error)}") from error
         if response.status >= 400:
-            raise _error(response, raw)
+            raise _refusal(response, raw)
         return _decoded(raw, self.server)
 
     async def _send(
@@ -232,15 +259,9 @@ class KubeClient:
         kind: str,
         limit: aiohttp.ClientTimeout,
     ) -> aiohttp.ClientResponse:
-        headers = {"Accept": "application/json"}
+        headers = await self._headers()
         if data is not None:
             headers["Content-Type"] = kind
-        try:
-            authorization = await self._access.credentials.header()
-        except KubeConfigError as error:
-            raise Unreachable(self.server, str(error)) from error
-        if authorization:
-            headers["Authorization"] = authorization
         self.requests[verb, resource_of(path)] += 1
         address = f"{self._access.server}{path}" + (f"?{urlencode(query)}" if query else "")
         return await self._pool().request(
@@ -252,6 +273,14 @@ class KubeClient:
             server_hostname=self._access.tls_server_name,
             proxy=self._access.proxy,
         )
+
+    async def _headers(self) -> dict[str, str]:
+        try:
+            authorization = await self._access.credentials.header()
+        except KubeConfigError as error:
+            raise Unreachable(self.server, str(error)) from error
+        headers = {"Accept": "application/json", "User-Agent": self._user_agent}
+        return headers | ({"Authorization": authorization} if authorization else {})
 
     async def _renewed(self) -> bool:
         try:
@@ -265,7 +294,6 @@ class KubeClient:
                 connector=aiohttp.TCPConnector(
                     limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=self._access.tls or True
                 ),
-                headers={"User-Agent": self._user_agent},
                 skip_auto_headers=("Accept-Encoding",),  # compressing costs the server more
                 cookie_jar=aiohttp.DummyCookieJar(),
                 read_bufsize=1 << 18,
@@ -296,18 +324,21 @@ def resource_of(path: str) -> str:
     return "/".join(rest[:1] + rest[2:3])
 
 
-def _error(response: aiohttp.ClientResponse, raw: bytes) -> ApiError:
+def _refusal(response: aiohttp.ClientResponse, raw: bytes) -> ApiError:
+    where = f"{response.method} {response.url.path}"
+    after = response.headers.get("Retry-After")
+    return _error(where, response.status, response.reason or "", after, raw)
+
+
+def _error(where: str, code: int, phrase: str, after: str | None, raw: bytes) -> ApiError:
     try:
         status = json.loads(raw)
         reason, message = status.get("reason") or "", status.get("message") or ""
         details = status.get("details") or {}
     except (ValueError, AttributeError):
         reason, message, details = "", raw[:200].decode(errors="replace").strip(), {}
-    where = f"{response.method} {response.url.path}"
-    after = _seconds(response.headers.get("Retry-After") or details.get("retryAfterSeconds"))
-    return ApiError(
-        response.status, reason, f"{where}: {message or response.reason}", after, details
-    )
+    seconds = _seconds(after or details.get("retryAfterSeconds"))
+    return ApiError(code, reason, f"{where}: {message or phrase}", seconds, details)
 
 
 def _decoded(raw: bytes, server: str) -> Object:

@@ -6,7 +6,6 @@ import hashlib
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -78,19 +77,27 @@ def write_atomically(
 
 
 def _replace(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
-    fd, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=".tmp")
+    temporary = f"{path.parent}/.{path.name}.{os.urandom(6).hex()}.tmp"
+    fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
-        with os.fdopen(fd, "wb") as file:
+        try:
             os.fchmod(fd, mode)  # exact, whatever the umask
-            file.write(data)
-            file.flush()
+            _write_all(fd, data)
             if durable:
                 os.fsync(fd)
+        finally:
+            os.close(fd)
         os.replace(temporary, path)
     except BaseException:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def _write_all(fd: int, data: bytes) -> None:
+    """A disk that fills up takes the first part and refuses the second."""
+    while data:
+        data = data[os.write(fd, data) :]
 
 
 def remove(path: Path, *, setting: str = STATE_SETTING, durable: bool = True) -> None:

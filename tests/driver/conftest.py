@@ -19,8 +19,9 @@ def short_root():
 
 
 @pytest.fixture
-def machine(tmp_path):
+def machine(tmp_path, monkeypatch):
     """A node with two simulated H100."""
+    monkeypatch.setattr("driver.watching._WAIT_S", 0.05)  # a stop waits that long
     root = tmp_path / "node"
     setup.create(root, "h100-80gb", 2)
     seam.install(root)

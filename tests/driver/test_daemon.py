@@ -6,8 +6,11 @@ import urllib.request
 
 import pytest
 
+from driver.daemon import NodeDaemon
+from driver.hw.nvml import Nvml
 from driver.sim import control
 from kubeletplugin.testing.apiserver import ApiServer
+from kubeletplugin.testing.kubelet import register
 from tests.driver.cluster import (
     allocate,
     create_claim,
@@ -16,13 +19,13 @@ from tests.driver.cluster import (
     published,
 )
 from tests.driver.machine import DRIVER
-from tests.driver.nodes import free_port, prepare, unprepare
+from tests.driver.nodes import free_port, prepare, settings_of, unprepare
 from tests.polling import eventually
 
 
 async def fetch(port, path):
     def call():
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:  # noqa: S310
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=10) as answer:
             return answer.read().decode()
 
     return await asyncio.to_thread(call)
@@ -75,9 +78,7 @@ async def test_who_is_not_registered_or_published_is_not_ready(api, node):
 
 
 async def test_readiness_tells_what_keeps_the_cards_from_being_published(api, node):
-    fault = api.fail(
-        403, verb="list", resource="resourceslices", count=10_000, reason="Forbidden"
-    )
+    fault = api.fail(403, verb="list", resource="resourceslices", count=10_000, reason="Forbidden")
     one = await node()
     await one.registered()
     await eventually(lambda: "RBAC" in str(one.daemon.ready().reasons))
@@ -86,8 +87,6 @@ async def test_readiness_tells_what_keeps_the_cards_from_being_published(api, no
 
 
 async def test_a_refusal_of_the_kubelet_is_the_reason(node):
-    from kubeletplugin.testing.kubelet import register  # noqa: PLC0415
-
     one = await node()
     (path,) = (one.daemon.settings.kubelet_root / "plugins_registry").glob("*.sock")
     await register(path, refuse="name is taken")
@@ -179,10 +178,27 @@ async def test_a_node_serves_and_publishes_once_the_api_server_is_there(api, nod
     one = await node()
     await one.registered()
     await eventually(lambda: "cannot tell yet what the cluster supports" in caplog.text)
-    assert one.daemon.ready().reasons == ("ResourceSlices: not published yet",)
+    (reason,) = one.daemon.ready().reasons
+    assert reason.startswith(f"ResourceSlices: API server {api.url}: ")
     await api.resume()
     await eventually(lambda: one.daemon.ready().ok)
     assert len(published(api)) == 2
+
+
+async def test_a_refused_look_at_the_cluster_is_logged_once_and_keeps_the_node_unready(
+    api, node, caplog, monkeypatch
+):
+    monkeypatch.setattr("driver.daemon._PROBE_RETRY_S", 0.01)
+    fault = api.fail(
+        403, verb="create", resource="resourceslices", count=100_000, reason="Forbidden"
+    )
+    one = await node()
+    await one.registered()
+    await eventually(lambda: api.requests["create", "resourceslices"] > 3)
+    assert "Forbidden" in str(one.daemon.ready().reasons)
+    assert caplog.text.count("cannot tell yet what the cluster supports") == 1
+    fault.count = 0
+    await eventually(lambda: one.daemon.ready().ok)
 
 
 async def test_a_prepared_claim_is_answered_without_the_api_server(machine, api, node):
@@ -196,15 +212,14 @@ async def test_a_prepared_claim_is_answered_without_the_api_server(machine, api,
 
 
 async def test_claims_may_come_from_a_watch(machine, api, node):
-    one = await node(claim_cache=True)
+    one = await node(claim_cache=True, reconcile_interval_s=60.0)  # which reads claims itself
     plugin = await one.registered()
     claim = await create_claim(api.client(), "one", machine.device(0))
     uid = claim["metadata"]["uid"]
     await eventually(lambda: uid in one.daemon._claims._reflector.store)
     before = api.requests["get", "resourceclaims"]
     assert (await prepare(plugin, claim)).error == ""
-    one.daemon.settings  # noqa: B018 - the reconciler's own reads are in its round
-    assert api.requests["get", "resourceclaims"] - before <= 1
+    assert api.requests["get", "resourceclaims"] == before
     assert len(one.daemon.journal.all()) == 1
 
 
@@ -257,12 +272,7 @@ async def test_a_claim_allocated_anew_moves_to_its_new_card(machine, api, node):
     assert [device.device for device in answer.devices] == [machine.device(1)]
 
 
-@pytest.mark.parametrize("call", ["watch"])
-async def test_what_the_lock_guards_is_not_there_before(machine, api, short_root, call):
-    from driver.daemon import NodeDaemon  # noqa: PLC0415
-    from driver.hw.nvml import Nvml  # noqa: PLC0415
-    from tests.driver.nodes import settings_of  # noqa: PLC0415
-
+async def test_what_the_lock_guards_is_not_there_before(machine, api, short_root):
     daemon = NodeDaemon(settings_of(short_root, machine), api.client(), Nvml())
     with pytest.raises(RuntimeError, match="not loaded yet"):
-        getattr(daemon, call)
+        daemon.watch  # noqa: B018 - a property that raises

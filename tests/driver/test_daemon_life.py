@@ -5,10 +5,10 @@ from functools import partial
 
 import pytest
 
-from driver import daemon as daemon_module
 from driver.errors import PolicyError
 from driver.hw.health import HealthSource
 from driver.model.claims import ClaimState
+from driver.periodic import every
 from driver.sim import control
 from driver.state.journal import Journal
 from kubeletplugin.plugin import Phase
@@ -31,17 +31,16 @@ async def test_a_standby_is_ready_and_takes_over_with_all_claims(machine, api, n
     first = await node(instance="a")
     claim = await create_claim(api.client(), "one", machine.device(0))
     answer = await prepare(await first.registered(), claim)
-    second = await node(serves=False)  # another socket name, the same folders
-    third = await node(serves=False, instance="a")
-    await eventually(lambda: hasattr(third.daemon, "plugin"))
-    await eventually(lambda: third.daemon.plugin.phase is Phase.STANDBY)
-    probe = third.daemon.ready()
+    second = await node(serves=False, instance="b")  # sockets of its own, the same folders
+    await eventually(lambda: hasattr(second.daemon, "plugin"))
+    await eventually(lambda: second.daemon.plugin.phase is Phase.STANDBY)
+    probe = second.daemon.ready()
     assert probe.ok
     assert "standing by" in probe.reasons[0]
-    await second.stop()
     await first.stop()
-    await third.serving()
-    assert await prepare(await third.registered(), claim) == answer
+    await second.serving()
+    assert await prepare(await second.registered(), claim) == answer
+    await eventually(lambda: second.daemon.ready().ok)
 
 
 async def test_a_standby_that_is_not_needed_ends_without_touching_anything(node):
@@ -71,7 +70,7 @@ async def test_a_stop_lets_work_under_way_finish(machine, api, node):
     claim = await create_claim(api.client(), "one", machine.device(0), mode="ExclusiveProcess")
     control.set_latency(machine.root, "nvmlDeviceSetComputeMode", SLOW_S)
     work = asyncio.create_task(prepare(plugin, claim))
-    await eventually(lambda: one.daemon.journal.all(), "the intent is on disk")
+    await eventually(one.daemon.journal.all, "the intent is on disk")
     assert one.daemon.journal.all()[0].state is ClaimState.STARTED
     await one.stop()
     assert (await work).error == ""
@@ -86,11 +85,31 @@ async def test_work_that_outlasts_the_stop_is_left_to_the_journal(machine, api, 
     control.set_latency(machine.root, "nvmlDeviceSetComputeMode", SLOW_S)
     one.daemon.plugin.stop = partial(one.daemon.plugin.stop, 0.05)
     work = asyncio.create_task(prepare(plugin, claim))
-    await eventually(lambda: one.daemon.journal.all())
-    await one.stop()
+    await eventually(one.daemon.journal.all, "the intent is on disk")
+    one.daemon.stop.set()
+    await one.task
     assert "work on claims outlasts the stop" in caplog.text
     await asyncio.gather(work, return_exceptions=True)  # the connection is gone
     await eventually(lambda: one.daemon.journal.all()[0].state is ClaimState.COMPLETED)
+
+
+async def test_a_stop_waits_for_the_check_under_way(machine, node, monkeypatch):
+    one = await node(refresh_interval_s=60.0)
+    poll, begun, ended = one.daemon.watch._poll, [], []
+
+    def counted():
+        begun.append(1)
+        try:
+            return poll()
+        finally:
+            ended.append(1)
+
+    monkeypatch.setattr(one.daemon.watch, "_poll", counted)
+    control.set_latency(machine.root, "nvmlDeviceGetMemoryInfo", SLOW_S / 2)
+    await eventually(lambda: len(begun) > len(ended), "a check is under way")
+    one.daemon.stop.set()
+    await one.task
+    assert len(begun) == len(ended)  # nothing is written any more
 
 
 async def test_resourceslices_stay_after_a_stop(api, node):
@@ -120,9 +139,11 @@ async def test_a_periodic_check_with_a_bug_runs_again(caplog):
         if len(runs) == 1:
             raise KeyError("bug")
 
-    task = asyncio.create_task(daemon_module._every(0.001, check))
+    stop = asyncio.Event()
+    task = asyncio.create_task(every(0.001, check, stop))
     await eventually(lambda: len(runs) > 2)
-    task.cancel()
+    stop.set()
+    await task
     assert caplog.text.count("a periodic check hit a bug") == 1
 
 
@@ -135,6 +156,25 @@ async def test_a_bad_policy_file_is_refused_with_all_its_problems(node, tmp_path
     with pytest.raises(PolicyError) as raised:
         await node(policy_file=path)
     assert len(raised.value.problems) == 2
+
+
+async def test_a_policy_by_node_label_decides_from_the_first_publication_on(node, api, tmp_path):
+    client = api.client()
+    name = "node-1"
+    await client.create(
+        "/api/v1/nodes",
+        {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {"name": name, "labels": {"pool": "reserved"}},
+        },
+    )
+    path = tmp_path / "policy.yaml"
+    path.write_text("nodes:\n- nodeLabels: {pool: reserved}\n  gpus: [{select: {all: true}, modes: []}]\n")
+    one = await node(policy_file=path, node_name=name)
+    await one.registered()
+    await eventually(one.daemon.publisher.published.is_set)
+    assert published(api) == {}
 
 
 async def test_a_port_in_use_is_refused(node):

@@ -44,7 +44,7 @@ async def test_calls_on_one_card_come_one_after_another_and_others_do_not_wait(l
     await eventually(lambda: gates.running == {"b", "c"})
     gates.open["b"].set()
     gates.open["c"].set()
-    assert await asyncio.gather(a, b, c) == ["a", "b", "c"]
+    assert list(await asyncio.gather(a, b, c)) == ["a", "b", "c"]
 
 
 async def test_claims_on_the_same_cards_in_any_order_do_not_lock_each_other_out(lanes):

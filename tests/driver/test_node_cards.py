@@ -7,7 +7,9 @@ import pytest
 from api.policy import NodePolicy
 from driver.errors import HardwareError
 from driver.model.health import CardHealth
+from driver.model.ids import GpuUuid
 from driver.model.readings import CardReading, XidEvent
+from driver.node import _mounts
 from driver.sim import control
 from driver.state.files import decode, encode
 from tests.driver.machine import NODE, TAINTS, claim, excluded, ref, taint_keys
@@ -98,7 +100,7 @@ def test_an_xid_outlives_a_restart_and_ends_with_the_boot(machine, parts):
 
 def test_events_of_cards_that_nobody_knows_change_nothing(machine, parts):
     assert parts.cards.apply([XidEvent(gpu=None, xid=BAD_XID)]) == ()
-    assert parts.cards.apply([CardReading(gpu="GPU-other", lost=True)]) == ()
+    assert parts.cards.apply([CardReading(gpu=GpuUuid("GPU-other"), lost=True)]) == ()
 
 
 def test_a_remembered_card_of_another_version_is_forgotten(machine, parts, caplog):
@@ -213,6 +215,20 @@ def test_without_nvml_every_known_card_is_lost(machine, parts):
     assert set(map(tuple, taint_keys(later.pool()).values())) == {("lost",)}
     assert later.cards.inventory.driver_version == "580.105.08"  # as last seen
     assert later.cards.inventory.cuda_driver_version == (13, 0)
+
+
+def test_a_link_to_a_file_that_is_not_mounted_is_left_out(machine, parts):
+    files = replace(
+        parts.hardware.files(), symlinks=(("libnvoptix.so.580.105.08", "/lib/libnvoptix.so.1"),)
+    )
+    assert all("nvoptix" not in mount.container_path for mount in _mounts(files))
+    assert len(_mounts(files)) == len(files.mounts)
+
+
+def test_a_driver_that_does_not_tell_its_version_is_named(machine, parts):
+    machine.refuse("nvmlSystemGetDriverVersion", UNREADABLE)
+    with pytest.raises(HardwareError, match="nvmlSystemGetDriverVersion"):
+        parts.cards.view(machine.uuids)
 
 
 def test_a_view_has_the_nodes_of_the_wanted_cards_only(machine, parts):

@@ -352,3 +352,12 @@ async def test_a_cdi_folder_that_refuses_the_file_rolls_the_claim_back(machine, 
     machine.cdi.unlink()
     await parts.driver.prepare(claim(1, machine.device(0)))
     assert machine.cdi_file().exists()
+
+
+async def test_a_journal_that_refuses_the_record_leaves_no_cdi_file(machine, parts):
+    (machine.claims / f"{uid()}.json").mkdir()  # renaming a file over a folder is refused
+    with pytest.raises(StateError) as raised:
+        await parts.driver.prepare(claim(1, machine.device(0)))
+    assert "its record may be left" in str(raised.value)
+    assert not machine.cdi_file().exists()
+    assert parts.record() is None

@@ -114,6 +114,7 @@ async def site(machine, api, short_root):
 
 async def test_a_damaged_record_is_rebuilt_from_its_claim(machine, api, site):
     claim = await site.prepare("one", machine.device(0))
+    await site.prepare("two", machine.device(1))
     before = site.record(claim)
     site.damage(claim)
     assert site.record(claim) is None
@@ -174,9 +175,7 @@ async def test_a_file_that_names_no_claim_blocks_nothing(machine, site):
     assert not site.parts.cards.blocked
 
 
-async def test_a_record_that_cannot_be_settled_does_not_stop_the_others(
-    machine, site, caplog
-):
+async def test_a_record_that_cannot_be_settled_does_not_stop_the_others(machine, site, caplog):
     claim = await site.prepare("one", machine.device(0))
     site.damage(claim)
     (damaged,) = site.parts.journal.damaged

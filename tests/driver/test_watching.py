@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from api.policy import NodePolicy
-from driver.errors import PolicyError
+from driver.errors import HardwareError, PolicyError
 from driver.hw.health import HealthSource
 from driver.sim import control
 from driver.watching import PolicyFile, read_policy
@@ -82,6 +82,26 @@ async def test_the_same_problem_is_logged_once(machine, caplog):
     await parts.watch.refresh()
     await parts.watch.refresh()
     assert caplog.text.count("the cards of this node cannot be read") == 1
+
+
+async def test_nvml_that_refuses_without_being_gone_stays_open(machine, parts):
+    await parts.watch.refresh()
+    machine.refuse("nvmlDeviceGetCount", 999)
+    await parts.watch.refresh()
+    assert "nvmlDeviceGetCount" in parts.watch.problem
+    assert parts.nvml.count() == 2
+    await parts.watch.poll()
+    assert parts.watch.problem == ""
+
+
+async def test_a_claim_is_told_why_the_cards_cannot_be_used(machine, parts):
+    await parts.watch.refresh()
+    machine.refuse("nvmlDeviceGetCount", DRIVER_NOT_LOADED)
+    await parts.watch.refresh()
+    with pytest.raises(HardwareError, match=r"the node's cards cannot be used.*modprobe nvidia"):
+        await parts.driver.prepare(claim(1, machine.device(0)))
+    await parts.watch.poll()
+    await parts.driver.prepare(claim(1, machine.device(0)))
 
 
 async def test_a_driver_that_goes_away_makes_every_card_lost_until_it_is_back(machine, parts):

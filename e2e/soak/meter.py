@@ -1,0 +1,78 @@
+"""Open files and memory of a process, once a second."""
+
+import re
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from e2e.cluster.errors import ProcessError
+from e2e.cluster.processes import ManagedProcess
+
+_RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
+_EVERY_S = 1.0
+_LEAST = 8  # samples of a life that say anything about growth
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    files: int
+    rss_mib: float
+
+
+def sample(pid: int) -> Sample | None:
+    """None where the process has just ended."""
+    try:
+        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        match = _RSS.search(Path(f"/proc/{pid}/status").read_text())
+    except OSError:
+        return None
+    return Sample(files, int(match[1]) / 1024) if match else None
+
+
+@dataclass
+class Meter:
+    """Samples each life of the process while entered."""
+
+    process: ManagedProcess
+    lives: dict[int, list[Sample]] = field(default_factory=dict)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def __enter__(self) -> "Meter":
+        self._thread = threading.Thread(target=self._run, name="meter", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(_EVERY_S):
+            try:
+                pid = self.process.pid
+            except ProcessError:
+                continue
+            if found := sample(pid):
+                self.lives.setdefault(pid, []).append(found)
+
+    def growth(self) -> Sample:
+        """From the first quarter of a life to its last one, of medians: the worst of all lives."""
+        grown = [_growth(life) for life in self.lives.values() if len(life) >= _LEAST]
+        return Sample(
+            max((each.files for each in grown), default=0),
+            max((each.rss_mib for each in grown), default=0.0),
+        )
+
+
+def _growth(life: list[Sample]) -> Sample:
+    part = len(life) // 4
+    early, late = life[part : 2 * part], life[-part:]
+    files = _median([one.files for one in late]) - _median([one.files for one in early])
+    rss = _median([one.rss_mib for one in late]) - _median([one.rss_mib for one in early])
+    return Sample(round(files), round(rss, 1))
+
+
+def _median(values: list[int] | list[float]) -> float:
+    return sorted(values)[len(values) // 2]
