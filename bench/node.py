@@ -21,7 +21,7 @@ FIRST_MS, IDLE_MIB, FULL_MIB = 1000.0, 90.0, 105.0
 WRITES = frozenset({"POST", "PUT", "PATCH", "APPLY", "DELETE", "DELETECOLLECTION"})
 OURS_TO_WRITE = frozenset({"resourceslices", "resourceclaims"})
 _STARTS, _SETTLE_S, _CLAIMS, _CARDS = 5, 30.0, 500, 512
-_EVERY_S = 0.005
+_EVERY_S = 0.02  # each look costs the API server and this machine CPU
 
 
 def memory(pid: int, proc: Path = Path("/proc")) -> dict[str, float]:

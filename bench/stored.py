@@ -4,7 +4,7 @@ import asyncio
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from bench import claims
 from bench.claims import Offer
@@ -24,6 +24,7 @@ class Stored:
     namespace: str
     run: str
     pod: Object
+    made: list[str] = field(default_factory=list)
 
     async def make(
         self,
@@ -47,9 +48,20 @@ class Stored:
             f"/apis/resource.k8s.io/v1/namespaces/{self.namespace}/resourceclaims",
             claims.claim(name, self.namespace, self.run),
         )
+        self.made.append(name)
         body = claims.allocated(made, offer, driver, self.pod, parameters)
         await self.client.update(f"{claim_path(self.namespace, name)}/status", body)
         return ClaimRef(self.namespace, name, made["metadata"]["uid"])
+
+    async def delete(self) -> None:
+        """One by one: deleting the collection is one request, too long for hundreds of claims."""
+        gate = asyncio.Semaphore(_AT_ONCE)
+
+        async def one(name: str) -> None:
+            async with gate:
+                await self.client.delete(claim_path(self.namespace, name))
+
+        await asyncio.gather(*map(one, self.made))
 
 
 async def published(client: KubeClient, driver: str, node: str | None = None) -> tuple[Offer, ...]:
@@ -67,9 +79,9 @@ async def stored(client: KubeClient, namespace: str) -> AsyncIterator[Stored]:
     run = secrets.token_hex(4)
     pods = f"/api/v1/namespaces/{namespace}/pods"
     pod = await client.create(pods, claims.holder(f"bench-{run}", namespace, run))
+    found = Stored(client, namespace, run, pod)
     try:
-        yield Stored(client, namespace, run, pod)
+        yield found
     finally:
-        path = f"/apis/resource.k8s.io/v1/namespaces/{namespace}/resourceclaims"
-        await client.delete(path, [("labelSelector", f"{claims.LABEL}={run}")])
+        await found.delete()
         await client.delete(f"{pods}/bench-{run}", [("gracePeriodSeconds", "0")])

@@ -15,7 +15,7 @@ import json
 import random
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from http import HTTPStatus
+from http.client import responses
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
@@ -123,8 +123,8 @@ class KubeClient:
             raise NotThisWayError("the token must be renewed")
         self.requests["get", resource_of(path)] += 1
         if reply.status >= 400:
-            where, reason = f"GET {path}", HTTPStatus(reply.status).phrase
-            raise _error(where, reply.status, reason, reply.retry_after, reply.body)
+            phrase = responses.get(reply.status, "")
+            raise _error(f"GET {path}", reply.status, phrase, reply.retry_after, reply.body)
         return _decoded(reply.body, self.server)
 
     async def list_pages(

@@ -19,6 +19,11 @@ _INTERNAL = "internal error in the driver; its log has the details for this clai
 _RECALL_AFTER_S = 2.0  # how long a known claim waits for an API server that is away
 
 
+def fields(ref: ClaimRef) -> dict[str, str]:
+    """What a log line about a claim carries, for formatters that show extra fields."""
+    return {"claim": f"{ref.namespace}/{ref.name}", "claimUID": ref.uid}
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """The answer for one claim: devices, or why there are none."""
@@ -70,7 +75,7 @@ class DraService:
         except ClaimsUnavailableError as away:
             known = await self._driver.recall(ref)
             if known is not None:
-                log.warning("claim %s answered from the records: %s", ref, away)
+                log.warning("claim %s answered from the records: %s", ref, away, extra=fields(ref))
                 return tuple(known)
             claim = await self._claims.get(ref, PATIENCE_S - _RECALL_AFTER_S)
         return tuple(await self._driver.prepare(check_claim(claim, ref)))
@@ -106,9 +111,9 @@ class DraService:
             outcome = Outcome(await call(ref))
         except self._expected as error:
             outcome = Outcome(error=str(error) or type(error).__name__)
-            log.warning("claim %s: %s refused: %s", ref, method, outcome.error)
+            log.warning("claim %s: %s refused: %s", ref, method, outcome.error, extra=fields(ref))
         except Exception:
             outcome = Outcome(error=_INTERNAL)
-            log.exception("claim %s: %s hit a bug", ref, method)
+            log.exception("claim %s: %s hit a bug", ref, method, extra=fields(ref))
         self._observer.claim_done(method, ref, time.monotonic() - started, outcome.error)
         return outcome

@@ -41,7 +41,7 @@ class Plan:
         }
 
 
-SHORT = Plan(idle_s=10, outage_s=12, churn_s=30, steps=600)
+SHORT = Plan(idle_s=10, outage_s=12, churn_s=40, steps=1500)
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:

@@ -1,5 +1,9 @@
-"""Open files and memory of a process, once a second."""
+"""Open files, connections and memory of a process, once a second.
 
+Connections to the API server are counted apart: how many stay open depends on the last burst.
+"""
+
+import os
 import re
 import threading
 from dataclasses import dataclass, field
@@ -9,24 +13,32 @@ from e2e.cluster.errors import ProcessError
 from e2e.cluster.processes import ManagedProcess
 
 _RSS = re.compile(r"^VmRSS:\s+(\d+) kB", re.MULTILINE)
+_INODE = 9  # column of /proc/net/tcp (proc_pid_net(5))
 _EVERY_S = 1.0
-_LEAST = 8  # samples of a life that say anything about growth
+_WARM_UP = 20  # samples of a life until all is imported and connected
+_LEAST = 12  # samples after that which say anything about growth
 
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    files: int
+    files: int  # without TCP connections
+    connections: int
     rss_mib: float
 
 
 def sample(pid: int) -> Sample | None:
     """None where the process has just ended."""
     try:
-        files = len(list(Path(f"/proc/{pid}/fd").iterdir()))
+        links = [os.readlink(path) for path in Path(f"/proc/{pid}/fd").iterdir()]
+        tcp = Path(f"/proc/{pid}/net/tcp").read_text().splitlines()[1:]
         match = _RSS.search(Path(f"/proc/{pid}/status").read_text())
     except OSError:
         return None
-    return Sample(files, int(match[1]) / 1024) if match else None
+    sockets = {f"socket:[{line.split()[_INODE]}]" for line in tcp}
+    connections = sum(link in sockets for link in links)
+    if match is None:
+        return None
+    return Sample(len(links) - connections, connections, int(match[1]) / 1024)
 
 
 @dataclass
@@ -57,21 +69,29 @@ class Meter:
             if found := sample(pid):
                 self.lives.setdefault(pid, []).append(found)
 
+    @property
+    def warm(self) -> list[list[Sample]]:
+        """The lives that lasted long enough, without their beginnings."""
+        lives = [life[_WARM_UP:] for life in self.lives.values()]
+        return [life for life in lives if len(life) >= _LEAST]
+
     def growth(self) -> Sample:
-        """From the first quarter of a life to its last one, of medians: the worst of all lives."""
-        grown = [_growth(life) for life in self.lives.values() if len(life) >= _LEAST]
+        """From the first quarter of a life to its last one, of medians: the worst of all lives.
+        Of connections the most at one time."""
+        grown = [_growth(life) for life in self.warm]
         return Sample(
             max((each.files for each in grown), default=0),
+            max((each.connections for life in self.lives.values() for each in life), default=0),
             max((each.rss_mib for each in grown), default=0.0),
         )
 
 
 def _growth(life: list[Sample]) -> Sample:
     part = len(life) // 4
-    early, late = life[part : 2 * part], life[-part:]
+    early, late = life[:part], life[-part:]
     files = _median([one.files for one in late]) - _median([one.files for one in early])
     rss = _median([one.rss_mib for one in late]) - _median([one.rss_mib for one in early])
-    return Sample(round(files), round(rss, 1))
+    return Sample(round(files), 0, round(rss, 1))
 
 
 def _median(values: list[int] | list[float]) -> float:

@@ -4,7 +4,7 @@ from typing import Any
 
 from kubeletplugin.claims import claim_path
 from kubeletplugin.contract import ClaimRef, Object
-from kubeletplugin.kube import KubeClient
+from kubeletplugin.kube import ApiError, KubeClient
 from kubeletplugin.testing.apiserver import ApiServer
 from tests.driver.machine import allocation
 
@@ -26,18 +26,29 @@ async def create_claim(client: KubeClient, name: str, *devices: str, **options: 
 
 async def allocate(client: KubeClient, name: str, *devices: str, **options: Any) -> Object:
     """Allocate a claim, anew where it was allocated before: its UID stays."""
-    path = claim_path("default", name)
-    claim = await client.get(path)
+    claim = await client.get(claim_path("default", name))
     if (claim.get("status") or {}).get("allocation"):
-        claim = await deallocate(client, name)
+        await deallocate(client, name)
     user = {"resource": "pods", "name": "user", "uid": "user-uid"}
     status = {"allocation": allocation(*devices, **options), "reservedFor": [user]}
-    return await client.update(f"{path}/status", {**claim, "status": status})
+    return await _set_status(client, name, status)
 
 
 async def deallocate(client: KubeClient, name: str) -> Object:
+    return await _set_status(client, name, {})
+
+
+async def _set_status(client: KubeClient, name: str, status: Object) -> Object:
+    """As the scheduler does it: again after a conflict, for the driver writes here too."""
     path = claim_path("default", name)
-    return await client.update(f"{path}/status", {**await client.get(path), "status": {}})
+    while True:
+        try:
+            return await client.update(
+                f"{path}/status", {**await client.get(path), "status": status}
+            )
+        except ApiError as error:
+            if error.code != 409:
+                raise
 
 
 async def delete_claim(client: KubeClient, name: str) -> None:

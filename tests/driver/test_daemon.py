@@ -18,7 +18,7 @@ from tests.driver.cluster import (
     events,
     published,
 )
-from tests.driver.machine import DRIVER
+from tests.driver.machine import DRIVER, NODE
 from tests.driver.nodes import free_port, prepare, settings_of, unprepare
 from tests.polling import eventually
 
@@ -117,7 +117,7 @@ async def test_a_lost_card_is_tainted_told_and_back(machine, api, node):
 async def test_an_xid_taints_its_card(machine, api, node):
     one = await node()
     await one.registered()
-    await eventually(lambda: one.daemon.watch._source._registered and published(api))
+    await eventually(lambda: one.daemon.watch._source._events and published(api))
     control.xid(machine.root, 1, 79)
     await eventually(lambda: "XID 79" in str(events(api).get("GPUUnhealthy")))
 
@@ -246,6 +246,28 @@ async def test_a_policy_that_changes_is_put_in_force_and_a_bad_one_told(
     assert "taintEffect" in note
     assert "wings" in note
     assert list(published(api)) == [machine.device(1)]  # the earlier one stays
+
+
+async def test_a_policy_for_labels_waits_for_the_nodes_labels(
+    machine, api, node, tmp_path, caplog
+):
+    caplog.set_level("INFO")
+    labels = {"kubernetes.io/hostname": NODE, "pool": "spare"}
+    made = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE, "labels": labels}}
+    await api.client().create("/api/v1/nodes", made)
+    fault = api.fail(500, verb="get", resource="nodes", count=100_000)
+    path = tmp_path / "policy.yaml"
+    path.write_text(
+        "nodes:\n- nodeLabels: {pool: spare}\n  gpus:\n"
+        f"  - select: {{uuid: {machine.uuids[0]}}}\n    modes: []\n"
+    )
+    one = await node(policy_file=path)
+    await eventually(lambda: "labels of the node" in caplog.text)
+    assert one.daemon.cards.policy.gpus == ()
+    fault.count = 0
+    await eventually(lambda: one.daemon.cards.policy.gpus)
+    await one.registered()
+    await eventually(lambda: list(published(api)) == [machine.device(1)])
 
 
 # The reconciler --------------------------------------------------------------------------

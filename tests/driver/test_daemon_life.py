@@ -170,7 +170,9 @@ async def test_a_policy_by_node_label_decides_from_the_first_publication_on(node
         },
     )
     path = tmp_path / "policy.yaml"
-    path.write_text("nodes:\n- nodeLabels: {pool: reserved}\n  gpus: [{select: {all: true}, modes: []}]\n")
+    path.write_text(
+        "nodes:\n- nodeLabels: {pool: reserved}\n  gpus: [{select: {all: true}, modes: []}]\n"
+    )
     one = await node(policy_file=path, node_name=name)
     await one.registered()
     await eventually(one.daemon.publisher.published.is_set)

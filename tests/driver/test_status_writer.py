@@ -108,6 +108,28 @@ async def test_a_refusal_for_good_names_the_permission(api, writer, prepared, ca
     assert devices_told(api, "one") == []
 
 
+async def test_what_was_refused_for_good_is_not_missing_for_a_while(
+    api, writer, prepared, monkeypatch
+):
+    claim, record = await prepared()
+    api.fail(403, verb="patch", reason="Forbidden")
+    writer.put(record)
+    await settled(writer)
+    assert not writer.missing(claim, record)
+    assert writer.missing(claim, replace(record, boot_id="another"))
+    monkeypatch.setattr(status_writer, "_REFUSED_FOR_S", 0.0)
+    assert writer.missing(claim, record)
+
+
+async def test_parameters_that_cannot_be_written_back_are_explained(api, writer, prepared, caplog):
+    _, record = await prepared()
+    text = "status.allocation: Forbidden: may not be changed"
+    api.fail(422, verb="patch", reason="Invalid", message=text)
+    writer.put(record)
+    await settled(writer)
+    assert "not JSON in its shortest form" in caplog.text
+
+
 @pytest.mark.parametrize("code", [404, 409])
 async def test_a_claim_that_is_gone_is_not_worth_a_word(api, writer, prepared, caplog, code):
     _, record = await prepared()

@@ -140,7 +140,7 @@ async def test_a_held_card_is_known_to_be_held(machine, parts):
 async def test_an_event_taints_its_card_and_outlives_a_restart(machine, parts):
     await parts.watch.refresh()
     async with listening(parts):
-        await eventually(lambda: parts.source._registered, "the cards are registered")
+        await eventually(lambda: parts.source._events, "the cards are registered")
         control.xid(machine.root, 0, BAD_XID)
         await eventually(lambda: parts.told, "the event is told")
         await eventually(lambda: not parts.watch._turn.locked(), "the poll after it is over")
@@ -153,7 +153,7 @@ async def test_an_event_taints_its_card_and_outlives_a_restart(machine, parts):
 async def test_an_event_of_a_lost_card_makes_the_watch_poll(machine, parts):
     await parts.watch.refresh()
     async with listening(parts):
-        await eventually(lambda: parts.source._registered)
+        await eventually(lambda: parts.source._events)
         control.lose(machine.root, 1)
         control.xid(machine.root, 0, 43)  # of an application: taints nothing by itself
         await eventually(lambda: parts.told)
@@ -174,7 +174,7 @@ async def test_an_error_of_the_wait_is_survived(machine, parts, caplog, monkeypa
     machine.refuse("nvmlEventSetCreate", DRIVER_NOT_LOADED, count=2)
     async with listening(parts):
         await eventually(lambda: "waiting for NVML events" in caplog.text)
-        await eventually(lambda: parts.source._registered)
+        await eventually(lambda: parts.source._events)
         control.xid(machine.root, 1, BAD_XID)
         await eventually(lambda: parts.told)
     assert parts.told[0].gpu == machine.uuids[1]
