@@ -108,6 +108,7 @@ async def test_bugs_are_logged_only(server, recorder, caplog, monkeypatch):
 
 
 async def test_a_full_queue_loses_events_and_counts_them(server, recorder, monkeypatch):
+    monkeypatch.setattr(events, "DRAIN_S", 60.0)
     for n in range(events.MAX_QUEUED + 3):
         recorder.emit(CLAIM, WARNING, "PrepareFailed", str(n))
     assert recorder.dropped == 3
