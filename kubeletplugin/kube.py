@@ -13,6 +13,7 @@ import asyncio
 import contextlib
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from http.client import responses
@@ -33,6 +34,7 @@ QUIET_S = 90.0  # bookmarks come about once a minute: longer silence is a dead c
 PAGE = 500
 MAX_LINE = 4 << 20  # bytes of one watch event; etcd holds objects to 1.5 MiB
 MAX_IN_FLIGHT = 16  # connections for plain requests: a burst must not pay a TLS handshake each
+MAX_NESTING = 10_000  # levels; kube-apiserver reads no deeper JSON
 KEEP_ALIVE_S = 85.0  # kube-apiserver closes idle connections after 90 s
 
 
@@ -343,10 +345,24 @@ def _error(where: str, code: int, phrase: str, after: str | None, raw: bytes) ->
 
 def _decoded(raw: bytes, server: str) -> Object:
     try:
-        found: Object = json.loads(raw)
+        return _loads(raw)
     except ValueError as error:
         start = raw[:80].decode(errors="replace")
         raise Unreachable(server, f"the answer is not JSON: {start!r}") from error
+
+
+def _loads(raw: bytes) -> Object:
+    """A claim's 10 KiB of opaque parameters hold 5,000 levels of brackets, more than json reads
+    with the interpreter's limit: whoever may write a claim could stop every list and watch."""
+    try:
+        found: Object = json.loads(raw)
+    except RecursionError:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + MAX_NESTING)
+        try:
+            found = json.loads(raw)
+        finally:
+            sys.setrecursionlimit(limit)
     return found
 
 
