@@ -13,6 +13,7 @@ from driver.plan.allocatable import allocatable
 from driver.plan.resources import driver_resources
 from driver.sim.seam import uninstall
 from kubeletplugin.plan_publish import Identity, plan_publish
+from kubeletplugin.probe import COUNTERS
 
 
 def inventory(profile: str, count: int, node: str) -> Inventory:
@@ -37,7 +38,6 @@ def resource_slices(
     found: Inventory, policy: NodePolicy, features: frozenset[str], owner: Identity
 ) -> list[dict[str, Any]]:
     """The objects that the plugin would create on a cluster that has none of them."""
-    desired = driver_resources(
-        allocatable(found, policy), found, {}, pool=owner.node_name, features=features
-    )
+    devices = allocatable(found, policy, counters=COUNTERS in features)
+    desired = driver_resources(devices, found, {}, pool=owner.node_name, features=features)
     return list(plan_publish(desired, [], owner).create)
