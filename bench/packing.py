@@ -6,6 +6,7 @@ it, the built-in order and the naive one meet the same claims, which no search h
 Everything is seeded: the same options print the same numbers.
 """
 
+import math
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +19,7 @@ from bench.packing_mixes import CARDS, LOADS, PRODUCTS, SEARCHED_LOAD, mixes
 from cli.plan import shapes_of
 from driver.plan.order import Order, Shape, merged, naive
 from driver.plan.order_search import Problem, Progress, around, search
-from driver.plan.order_sim import Mix, rejected_share
+from driver.plan.order_sim import Mix, rejected_shares
 from driver.plan.order_table import table_order
 from driver.sim.profiles import PROFILES
 
@@ -64,10 +65,8 @@ def measured(products: Iterable[str], tries: int, claims: int) -> Iterator[Row]:
             best = _best(problem, tries).best
             for load in LOADS:
                 arrivals = (claims, f"bench {product} {mix} {load}")
-                rates = [
-                    rejected_share(order, Mix(shares, load), shapes, CARDS, arrivals)
-                    for order in (plain, built_in, best)
-                ]
+                orders = (plain, built_in, best)
+                rates = rejected_shares(orders, Mix(shares, load), shapes, CARDS, arrivals)
                 yield Row(product, mix, load, *rates)
 
 
@@ -84,8 +83,15 @@ def _best(problem: Problem, tries: int) -> Progress:
 
 def _line(row: Row) -> str:
     cells = (row.product, row.mix, f"{row.load:.0%}", f"{row.naive:.4f}")
-    ratios = (f"{each / row.naive:.2f}" for each in (row.built_in, row.searched))
+    ratios = (f"{_ratio(each, row):.2f}" for each in (row.built_in, row.searched))
     return "| " + " | ".join((*cells, *ratios)) + " |"
+
+
+def _ratio(rejected: float, row: Row) -> float:
+    """To the naive order's; 1 where neither rejects anything."""
+    if row.naive:
+        return rejected / row.naive
+    return math.inf if rejected else 1
 
 
 def _summary(rows: Sequence[Row]) -> Iterator[str]:
@@ -93,13 +99,13 @@ def _summary(rows: Sequence[Row]) -> Iterator[str]:
     for product in dict.fromkeys(row.product for row in rows):
         for load in LOADS:
             chosen = [row for row in rows if (row.product, row.load) == (product, load)]
-            found = fmean(row.searched / row.naive for row in chosen)
-            table = fmean(row.built_in / row.naive for row in chosen)
+            found = fmean(_ratio(row.searched, row) for row in chosen)
+            table = fmean(_ratio(row.built_in, row) for row in chosen)
             verdict = "" if found <= GOAL else f" (over {GOAL})"
             text = f"mean of the mixes, searched {found:.2f}{verdict}, built-in {table:.2f}"
             yield f"{product} {load:.0%}: {text}"
     for name in ("searched", "built_in"):
-        worst = max(getattr(row, name) / row.naive for row in rows)
+        worst = max(_ratio(getattr(row, name), row) for row in rows)
         yield f"worst of all, {name}: {worst:.2f}{'' if worst <= WORST else f' (over {WORST})'}"
 
 

@@ -8,6 +8,7 @@ PRODUCTS = ("h100-80gb", "a100-40gb", "b200", "a30")
 CARDS = 8
 LOADS = (0.5, 0.6, 0.7)
 SEARCHED_LOAD = 0.6
+MIXES = ("small", "mid", "llm", "whole-heavy")
 
 # NVML_GPU_INSTANCE_PROFILE_* → share of the claims. 0: 1g, 1: 2g, 2: 3g, 3: 4g, 4: 7g, 9: 1g with
 # twice the memory. A card with four slices has 1g, 2g and 4g.

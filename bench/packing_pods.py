@@ -39,6 +39,7 @@ class Desk:
         self.kube.create(self._pod(name))
         decided = poll(lambda: self._decided(name), f"pod {name} decided", interval_s=0.01)
         if not decided["spec"].get("nodeName"):
+            self.release(number, allocated=False)  # else it takes the place that frees next
             return None
         claim = self.kube.get("ResourceClaim", name)
         return str(claim["status"]["allocation"]["devices"]["results"][0]["device"])
@@ -49,7 +50,7 @@ class Desk:
         refused = any(_REFUSED in each.get("message", "") for each in conditions)
         return pod if refused or pod["spec"].get("nodeName") else None
 
-    def release(self, number: int, allocated: bool) -> None:
+    def release(self, number: int, allocated: bool = True) -> None:
         """The claim ends: nothing of it is left when this returns."""
         name = f"c-{number}"
         self.kube.delete("Pod", name, grace_s=0)

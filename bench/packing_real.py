@@ -14,7 +14,7 @@ from itertools import islice
 import click
 
 from api.policy import GpuPolicy, GpuRule, GpuSelector, NodePolicy
-from bench.packing_mixes import CARDS, SEARCHED_LOAD, mixes
+from bench.packing_mixes import CARDS, MIXES, SEARCHED_LOAD, mixes
 from bench.packing_pods import CLASS, NODE, Desk, node_object
 from cli import offline
 from driver.model.devices import MigPartition
@@ -78,9 +78,15 @@ class Fleet:
         yield from self.partitions.items()
 
 
+# Ampere lists no profiles before its MIG mode is on, and that takes a reset.
+_PRODUCTS = [
+    key for key, each in PROFILES.items() if each.mig_capable and not each.mig_needs_reset
+]
+
+
 @click.command(help=__doc__)
-@click.option("--product", default="h100-80gb", show_default=True)
-@click.option("--mix", default="mid", show_default=True)
+@click.option("--product", type=click.Choice(_PRODUCTS), default="h100-80gb", show_default=True)
+@click.option("--mix", type=click.Choice(list(MIXES)), default="mid", show_default=True)
 @click.option("--load", default=SEARCHED_LOAD, show_default=True)
 @click.option("--claims", type=click.IntRange(1), default=300, show_default=True)
 @click.option("--tries", type=click.IntRange(1), default=300, show_default=True)
@@ -129,11 +135,11 @@ def _by_scheduler(kube: Kube, fleet: Fleet, order: Order, stream: Stream) -> lis
     spots, desk = fleet.spots(), Desk(kube, DEFAULT_DRIVER)
     got: list[Spot] = [None] * len(stream.kinds)
     for event in stream.events:
-        if event < 0:
-            desk.release(~event, allocated=got[~event] is not None)
-            continue
-        device = desk.ask(event, stream.profiles[stream.kinds[event]])
-        got[event] = None if device is None else spots[device]
+        if event >= 0:
+            device = desk.ask(event, stream.profiles[stream.kinds[event]])
+            got[event] = None if device is None else spots[device]
+        elif got[~event] is not None:
+            desk.release(~event)
     for each in objects:
         kube.delete(each["kind"], each["metadata"]["name"])
     return got

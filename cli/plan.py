@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from driver.plan.order_search import Progress
     from driver.sim.boards import Profile
 
-_UNSEEN = 200_000  # claims of each measurement after the search
+_UNSEEN = 100_000  # claims of each measurement after the search
 _COUNTERS = ("multiprocessors", "copy_engines", "decoders", "encoders", "jpeg", "ofa")
 
 
@@ -99,17 +99,19 @@ class _Job:
     load: float
     seed: int
 
-    def rates(self, order: "Order", purpose: str) -> list[tuple[float, float]]:
-        """(load, part of the claims rejected) at the load and around it, on streams that
-        carry the ``purpose`` in their seed."""
-        from driver.plan.order_search import around  # noqa: PLC0415
-        from driver.plan.order_sim import rejected_share  # noqa: PLC0415
+    def rates(
+        self, orders: "Sequence[Order]", purpose: str
+    ) -> Iterator[tuple[float, Sequence[float]]]:
+        """(load, part of the claims that each order rejects) at the load and around it.
 
-        seed = f"{purpose} {self.seed}"
-        return [
-            (mix.load, rejected_share(order, mix, self.shapes, self.cards, (_UNSEEN, seed)))
-            for mix in around(self.shares, self.load)
-        ]
+        ``purpose`` is part of the seed: no two purposes meet the same claims.
+        """
+        from driver.plan.order_search import around  # noqa: PLC0415
+        from driver.plan.order_sim import rejected_shares  # noqa: PLC0415
+
+        claims = (_UNSEEN, f"{purpose} {self.seed}")
+        for mix in around(self.shares, self.load):
+            yield mix.load, rejected_shares(orders, mix, self.shapes, self.cards, claims)
 
 
 def _board(product: str) -> "Profile":
@@ -194,20 +196,18 @@ def _orders(job: _Job, found: "Order") -> "dict[str, Order]":
 def _chosen(job: _Job, found: "Order") -> "tuple[str, Order]":
     """The best on streams that the search did not see: it may have learnt its own by heart."""
     orders = _orders(job, found)
-    lost = {
-        name: sum(rate for _, rate in job.rates(each, "choice")) for name, each in orders.items()
-    }
+    rates = [each for _, each in job.rates(list(orders.values()), "choice")]
+    lost = dict(zip(orders, map(sum, zip(*rates, strict=True)), strict=True))
     best = min(orders, key=lambda name: lost[name])
     return best, orders[best]
 
 
 def _report(job: _Job, lines: Sequence[str], best: "Order") -> Iterator[str]:
     """Comments above the snippet."""
-    orders = _orders(job, best)
-    rates = [job.rates(each, "report") for each in orders.values()]
+    orders = list(_orders(job, best).values())
     rows = [
-        (f"{row[0][0]:.0%}", *(f"{rate:.2%}" for _, rate in row), _ratio(row[2][1], row[0][1]))
-        for row in zip(*rates, strict=True)
+        (f"{load:.0%}", *(f"{rate:.2%}" for rate in rates), _ratio(rates[2], rates[0]))
+        for load, rates in job.rates(orders, "report")
     ]
     head = ("LOAD", "NAIVE", "BUILT-IN", "THIS", "THIS/NAIVE")
     what = "claims rejected, by GPU slices, in arrivals that the search has not seen:"

@@ -147,16 +147,20 @@ def _walks(
     ]
 
 
-def rejected_share(
-    order: Order,
+def rejected_shares(
+    orders: Sequence[Order],
     mix: Mix,
     shapes: Sequence[Shape],
     cards: int,
     claims: tuple[int, str],  # how many, and the seed of their arrivals
-) -> float:
-    """GPU slices of rejected claims to those of all claims, 0 to 1."""
+) -> list[float]:
+    """For each order the GPU slices of rejected claims to those of all claims, 0 to 1.
+
+    All orders meet the same claims.
+    """
     stream = poisson(mix, shapes, cards, *claims)
-    return rejected(stream, order, shapes, cards) / stream.offered(shapes)
+    offered = stream.offered(shapes)
+    return [rejected(stream, order, shapes, cards) / offered for order in orders]
 
 
 def slices_of(stream: Stream, shapes: Sequence[Shape]) -> list[int]:
