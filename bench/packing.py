@@ -53,15 +53,17 @@ def main(ctx: click.Context, products: tuple[str, ...], tries: int, claims: int)
         print("\n".join(_summary(rows)))
 
 
-def measured(products: Iterable[str], tries: int, claims: int) -> Iterator[Row]:
-    """A row for each product, mix and load."""
+def measured(
+    products: Iterable[str], tries: int, claims: int, learnt: int = 60_000
+) -> Iterator[Row]:
+    """A row for each product, mix and load; the search has ``learnt`` claims."""
     for product in products:
         board = PROFILES[product]
         shapes = shapes_of(board)
         plain = naive(shapes)
         built_in = merged(table_order(shapes), plain)
         for mix, shares in mixes(board).items():
-            problem = Problem(shapes, CARDS, around(shares, SEARCHED_LOAD))
+            problem = Problem(shapes, CARDS, around(shares, SEARCHED_LOAD), learnt)
             best = _best(problem, tries).best
             for load in LOADS:
                 arrivals = (claims, f"bench {product} {mix} {load}")

@@ -176,7 +176,7 @@ def test_a_taken_place_is_refused_with_who_is_there(card):
     first = card()
     first.mig.create(first.step("2g.20gb", 4))
     with pytest.raises(
-        HardwareError, match="memory slices 4 to 7.*taken by GPU instance .* 4 to 5"
+        HardwareError, match=r"memory slices 4 to 7.*taken by GPU instance .* 4 to 5"
     ):
         first.mig.create(first.step("3g.40gb", 4))
 
@@ -184,7 +184,7 @@ def test_a_taken_place_is_refused_with_who_is_there(card):
 def test_what_a_card_has_only_once_is_refused_with_the_reason(card):
     first = card()
     first.mig.create(first.step("1g.10gb+me", 0))
-    with pytest.raises(HardwareError, match="the place is free, but .*only once"):
+    with pytest.raises(HardwareError, match=r"the place is free, but .*only once"):
         first.mig.create(first.step("1g.10gb+me", 3))
 
 

@@ -154,7 +154,7 @@ def test_the_search_is_never_worse_than_naive_on_its_own_streams(product, mix):
 def test_the_search_finds_what_is_known_to_be_better_for_many_large_ones():
     board, shapes = board_and_shapes("h100-80gb")
     mix = mixes(board)["whole-heavy"]
-    found = list(islice(search(Problem(shapes, 8, around(mix, 0.6), claims=6_000)), 150))[-1]
+    found = list(islice(search(Problem(shapes, 8, around(mix, 0.6), claims=3_600)), 150))[-1]
     orders = (found.best, naive(shapes))
     ours, plain = rejected_shares(orders, Mix(mix, 0.6), shapes, 8, (20_000, "unseen"))
     assert ours < 0.92 * plain

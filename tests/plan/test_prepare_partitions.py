@@ -106,7 +106,7 @@ def test_partitions_of_other_cards_do_not_conflict():
 
 
 def test_two_devices_of_one_claim_must_not_overlap():
-    with pytest.raises(DeviceConflictError, match="overlaps device .*1g-10gb-5 of the same claim"):
+    with pytest.raises(DeviceConflictError, match=r"overlaps device .*1g-10gb-5 of the same claim"):
         plan(partition(CARD, "1g.10gb", 5), partition(CARD, "3g.40gb", 4))
     with pytest.raises(DeviceConflictError, match="allocated twice"):
         plan(partition(CARD, "1g.10gb", 5), partition(CARD, "1g.10gb", 5))
@@ -139,7 +139,7 @@ def test_admin_access_to_a_partition_changes_and_counts_nothing():
 
 
 def test_a_partition_has_no_compute_mode():
-    with pytest.raises(InvalidConfigError, match="computeMode: EXCLUSIVE_PROCESS .* whole cards"):
+    with pytest.raises(InvalidConfigError, match=r"computeMode: EXCLUSIVE_PROCESS .* whole cards"):
         plan(partition(CARD, "1g.10gb"), compute_mode=ComputeMode.EXCLUSIVE_PROCESS)
 
 
