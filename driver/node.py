@@ -111,7 +111,7 @@ class NodeCards:
         self._versions = (values.get("driverVersion", ""), (int(cuda[0]), int(cuda[1])))
 
     def refresh(
-        self, held: Set[GpuUuid], places: Callable[[], Set[Place]] = frozenset
+        self, held: Set[GpuUuid], places: Callable[[], Set[Place]]
     ) -> tuple[Change, ...]:
         """Enumerate the cards anew; returns what is strange on them. Blocks.
 
@@ -253,8 +253,7 @@ class NodeCards:
         """The list for the kubelet's health stream: whole cards, and partitions that are offered
         or ``held``. A card's fault reaches all of its partitions."""
         offered = {
-            each.name
-            for each in allocatable(self.inventory, self.policy, self._strangers.adopted)
+            each.name for each in allocatable(self.inventory, self.policy, self._strangers.adopted)
         }
         return tuple(
             DeviceHealth(self._pool, device.name, health.healthy, describe(health))

@@ -113,10 +113,12 @@ def wait_listed(node: DriverNode, cards: int = 1) -> None:
     )
 
 
-def part(profile: str, name: str = "gpu", **more: object) -> Object:
-    """A request for one partition of this profile."""
-    cel = f'device.attributes["{DRIVER}"].profile == "{profile}"'
-    return exactly(name, 1, cel, deviceClassName="mig", **more)
+def part(profile: str, name: str = "gpu", start: int | None = None) -> Object:
+    """A request for one partition of this profile, perhaps of this placement."""
+    domain = f'device.attributes["{DRIVER}"]'
+    cel = [f'{domain}.profile == "{profile}"']
+    cel += [] if start is None else [f"{domain}.placementStart == {start}"]
+    return exactly(name, 1, *cel, deviceClassName="mig")
 
 
 def parent(kube: Kube, namespace: str) -> list[str]:

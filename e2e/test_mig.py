@@ -228,7 +228,7 @@ def test_what_an_administrator_makes_is_left_alone_and_in_nobodys_way(
     kube: Kube, namespace: str, driver: DriverNode
 ):
     """Made after the card was first seen: a stranger. Its place is tainted, the rest is used."""
-    start(kube, namespace, "first", part("1g.10gb"))
+    start(kube, namespace, "first", part("1g.10gb", start=0))
     kube.wait_pod("first", namespace=namespace)
     wait_listed(driver)
     by_hand(driver.sim, 0, "3g.40gb", 4)

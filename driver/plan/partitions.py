@@ -10,7 +10,8 @@ from driver.model.gpu import Gpu, MigProfile
 from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import MigInstance, Placement
 from driver.plan.names import partition_name
-from driver.plan.order import Order, Shape, applied, naive
+from driver.plan.order import Shape, applied
+from driver.plan.order_table import order_of
 from driver.plan.topology import pci_order
 
 _NO_RESET = (9, 0)  # compute capability of Hopper: from here on MIG mode changes without a reset
@@ -91,7 +92,8 @@ def _of_kind(
     profiles = {profile.name: profile for profile in cards[0].mig_profiles}
     shapes = tuple(map(shape, profiles.values()))
     by_pci = {gpu.pci: gpu for gpu in cards}
-    for walk in applied(order_of(cards[0].product, shapes), list(by_pci), shapes).values():
+    order = order_of(cards[0].product, shapes, policy.order)
+    for walk in applied(order, list(by_pci), shapes).values():
         for place in walk:
             gpu, profile = by_pci[place.card], profiles[place.profile]
             yield MigPartition(
@@ -107,9 +109,3 @@ def _of_kind(
 def shape(profile: MigProfile) -> Shape:
     """What the order needs to know of a profile."""
     return Shape(profile.name, profile.slices, profile.size, profile.starts)
-
-
-def order_of(product: str, shapes: tuple[Shape, ...]) -> Order:
-    """The order of the placements of a product's cards."""
-    del product
-    return naive(shapes)

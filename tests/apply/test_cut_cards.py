@@ -1,4 +1,4 @@
-"""Partitions come and go under deaths, failures, reboots and interference: enumerated and random."""
+"""Partitions come and go under deaths, failures, reboots and interference."""
 
 import itertools
 import random
@@ -7,7 +7,7 @@ from contextlib import suppress
 import pytest
 
 from driver.errors import DriverError
-from driver.model.ids import ClaimUid
+from driver.model.ids import ClaimUid, GpuUuid
 from driver.model.mig import Placement
 from tests.apply.cut_world import Crash, CutWorld, Touches, uid
 from tests.apply.world import Fault, crash, failure
@@ -129,10 +129,10 @@ class Story:
     """One random sequence. The world is checked whenever a recovery went through."""
 
     def __init__(self, board: str, seed: str) -> None:
-        self.rng = random.Random(seed)
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible
         self.world = CutWorld(board)
         self.process = self.world.start()
-        self.known: list[tuple[object, Placement]] = []
+        self.known: list[tuple[GpuUuid, Placement]] = []
 
     def run(self, steps: int) -> None:
         acts = (self.prepare, self.prepare, self.prepare, self.unprepare, self.unprepare)

@@ -24,7 +24,7 @@ class Card:
         self.node = node(profile, 2)
         self.root = self.node.root
         self.gpu = self.node.discover().gpus[0]
-        self.pauses = []
+        self.pauses: list[float] = []
         self.mig = MigCards(self.node.nvml, self.root, self.pauses.append)
         if mode:
             self.mig.ensure_mode(EnsureMigMode(self.gpu.uuid, True, True))

@@ -106,7 +106,7 @@ def test_partitions_of_other_cards_do_not_conflict():
 
 
 def test_two_devices_of_one_claim_must_not_overlap():
-    with pytest.raises(DeviceConflictError, match=r"overlaps device .*1g-10gb-5 of the same claim"):
+    with pytest.raises(DeviceConflictError, match=r"overlaps device .*-5 of the same claim"):
         plan(partition(CARD, "1g.10gb", 5), partition(CARD, "3g.40gb", 4))
     with pytest.raises(DeviceConflictError, match="allocated twice"):
         plan(partition(CARD, "1g.10gb", 5), partition(CARD, "1g.10gb", 5))

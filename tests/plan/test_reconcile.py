@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from driver.model.gpu import GpuProcess
 from driver.model.ids import ClaimUid
+from driver.model.mig import Place
 from driver.plan.reconcile import (
     ClaimView,
     Clock,
@@ -93,7 +94,8 @@ def test_nothing_is_released_before_it_was_an_orphan_for_the_whole_grace(rounds)
         now += step
         orphaned = seen not in {None, ClaimView.FINE}
         orphan_since = (now if orphan_since is None else orphan_since) if orphaned else None
-        processes = {(A.uuid, None): (GpuProcess(1, None),) if busy else ()}
+        running = (GpuProcess(1, None),) if busy else ()
+        processes: dict[Place, tuple[GpuProcess, ...]] = {(A.uuid, None): running}
         views = {} if seen is None else {UID: seen}
         decisions = decide([RECORD], views, processes, first, Clock(now, GRACE))
         first = orphans(decisions)
