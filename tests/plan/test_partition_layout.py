@@ -43,12 +43,13 @@ def as_object(part, pool):
     }
 
 
-@pytest.mark.parametrize("board", BOARDS)
+@pytest.mark.parametrize("board", ["a30", "h100-80gb"])
 @pytest.mark.parametrize(
     ("version", "features"), [("1.34.0", OLD), ("1.35.0", NEW), ("1.37.0", NEW)]
 )
 def test_what_is_published_passes_the_strict_schema(board, version, features):
-    pool = publish(*(cuttable(n, board) for n in range(9)), features=features)
+    """Of one card: checking takes long, and every card is published alike."""
+    pool = publish(cuttable(0, board), features=features)
     for part in pool.slices:
         kubernetes_validate.validate(as_object(part, pool), version, strict=True)
 
@@ -104,9 +105,7 @@ def test_a_partition_says_what_it_is_and_what_it_takes():
     assert (told["profile"], told["placementStart"], told["placementSize"]) == ("3g.40gb", 4, 4)
     assert told["parentUUID"] == cuttable(0).uuid
     assert {"uuid", "wholeCard", "nvlinkGroup", "pcieWidth"}.isdisjoint(told)
-    assert device["capacity"]["memory"] == {"value": "39.5Gi"} or device["capacity"]["memory"] == {
-        "value": "40448Mi"
-    }
+    assert device["capacity"]["memory"] == {"value": "40448Mi"}
     (uses,) = device["consumesCounters"]
     assert uses["counterSet"] == "gpu-00000000"
     slices = [name for name in uses["counters"] if name.startswith("memory-slice")]

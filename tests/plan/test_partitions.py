@@ -6,11 +6,11 @@ import pytest
 from api.policy import parse_policy
 from driver.model.devices import MigPartition, WholeGpu
 from driver.model.gpu import MigMode
-from driver.model.mig import Placement
+from driver.model.mig import MigInstance, Placement
 from driver.plan.allocatable import allocatable, node_devices
-from driver.plan.counters import consumed, fits, most, totals, uncovered
+from driver.plan.counters import consumed, fits, memory_slices, most, totals, uncovered
 from driver.plan.names import profile_label
-from driver.plan.partitions import Adopted, profile_ranks
+from driver.plan.partitions import Adopted, profile_ranks, spot
 from driver.sim.partition import fits as hardware_takes
 from driver.sim.profiles import PROFILES
 from driver.sim.world import GpuInstance
@@ -67,6 +67,16 @@ def test_what_a_card_offers_by_policy_and_mode(modes, toggle, mode, board, whole
     node = inventory(cuttable(0, board, mig_mode=mode))
     found = kinds(allocatable(node, policy(modes, **more)))
     assert found == {kind for kind, there in ((WholeGpu, whole), (MigPartition, cut)) if there}
+
+
+def test_what_is_adopted_is_known_by_profile_and_placement():
+    instance = MigInstance(9, Placement(4, 4), 2)
+    assert spot(instance) == (9, Placement(4, 4))
+    assert str(instance.placement) == "memory slices 4 to 7"
+
+
+def test_a_card_without_profiles_has_no_memory_slices():
+    assert memory_slices(gpu(0)) == 0
 
 
 def test_a_card_that_cannot_be_cut_is_offered_whole_by_the_same_policy():
