@@ -12,13 +12,22 @@ from api.reading import join, names, show
 
 VERSION = 1
 STATES = ("PrepareStarted", "PrepareCompleted")
-DEVICE_TYPES = ("gpu",)
+DEVICE_TYPES = ("gpu", "mig")
 COMPUTE_MODES = ("Default", "ExclusiveProcess", "Prohibited")
-STEPS = ("setComputeMode",)
+STEPS = ("setComputeMode", "ensureMigMode", "createMigDevice")
 
 
 class JournalError(ValueError):
     """The text begins with the path of the field that is wrong."""
+
+
+@dataclass(frozen=True, slots=True)
+class JournalPartition:
+    """A partition by position: its profile, and where it lies in memory slices."""
+
+    profile: str  # "1g.10gb"
+    start: int  # >= 0
+    size: int  # >= 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,15 +43,20 @@ class JournalAllocation:
     share_id: str | None = None
     admin_access: bool = False
     compute_mode: str | None = None  # of COMPUTE_MODES
+    partition: JournalPartition | None = None  # of type "mig"
 
 
 @dataclass(frozen=True, slots=True)
 class JournalStep:
-    """One change to the node: the card gets ``mode``."""
+    """One change to the node. Which of the other fields it has, ``do`` says."""
 
     do: str  # of STEPS
     gpu: str
-    mode: str  # of COMPUTE_MODES
+    mode: str | None = None  # setComputeMode: of COMPUTE_MODES
+    on: bool = False  # ensureMigMode
+    toggle: bool = False  # ensureMigMode: may change it
+    partition: JournalPartition | None = None  # createMigDevice
+    profile_id: int = 0  # createMigDevice: the driver's id of the profile
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +110,7 @@ def _known(record: JournalRecord) -> dict[str, Any]:
         "state": record.state,
         "bootId": record.boot_id,
         "allocations": [_encode_allocation(each) for each in record.allocations],
-        "steps": [{"do": step.do, "gpu": step.gpu, "mode": step.mode} for step in record.steps],
+        "steps": [_encode_step(step) for step in record.steps],
     }
 
 
@@ -113,8 +127,27 @@ def _encode_allocation(allocation: JournalAllocation) -> dict[str, Any]:
         "shareID": allocation.share_id,
         "adminAccess": allocation.admin_access or None,
         "computeMode": allocation.compute_mode,
+        "partition": _encode_partition(allocation.partition),
     }
     return fields | {key: value for key, value in optional.items() if value is not None}
+
+
+def _encode_step(step: JournalStep) -> dict[str, Any]:
+    more: dict[str, dict[str, Any]] = {
+        "setComputeMode": {"mode": step.mode},
+        "ensureMigMode": {"on": step.on, "toggle": step.toggle},
+        "createMigDevice": {
+            "partition": _encode_partition(step.partition),
+            "profileID": step.profile_id,
+        },
+    }
+    return {"do": step.do, "gpu": step.gpu} | more[step.do]
+
+
+def _encode_partition(partition: JournalPartition | None) -> dict[str, Any] | None:
+    if partition is None:
+        return None
+    return {"profile": partition.profile, "start": partition.start, "size": partition.size}
 
 
 def _allocation(fields: "_Fields") -> JournalAllocation:
@@ -130,15 +163,26 @@ def _allocation(fields: "_Fields") -> JournalAllocation:
         compute_mode=fields.choice("computeMode", COMPUTE_MODES)
         if fields.has("computeMode")
         else None,
+        partition=_partition(fields) if fields.has("partition") else None,
     )
 
 
 def _step(fields: "_Fields") -> JournalStep:
+    do, gpu = fields.choice("do", STEPS), fields.text("gpu")
+    if do == "setComputeMode":
+        return JournalStep(do, gpu, mode=fields.choice("mode", COMPUTE_MODES))
+    if do == "ensureMigMode":
+        return JournalStep(do, gpu, on=fields.flag("on"), toggle=fields.flag("toggle"))
     return JournalStep(
-        do=fields.choice("do", STEPS),
-        gpu=fields.text("gpu"),
-        mode=fields.choice("mode", COMPUTE_MODES),
+        do, gpu, partition=_partition(fields), profile_id=fields.integer("profileID")
     )
+
+
+def _partition(fields: "_Fields") -> JournalPartition:
+    inner = _Fields(join(fields.path, "partition"), fields.value("partition"))
+    if (size := inner.integer("size")) < 1:
+        raise inner.wrong("size", "1 or more")
+    return JournalPartition(inner.text("profile"), inner.integer("start"), size)
 
 
 class _Fields:

@@ -7,9 +7,14 @@ Example::
     orphanGraceSeconds: 120
     gpus:                            # the first rule that selects a card decides
     - select: {product: "NVIDIA H100*"}
-      modes: [gpu]
+      modes: [gpu, mig]              # whole and in partitions; the first claim decides
+      migModeToggle: whenIdle        # or never: MIG mode stays as it is (always so on Ampere)
+      adoptExisting: true            # also offer partitions made by hand; never destroy them
     - select: {all: true}
       modes: []                      # not offered
+    order:                           # of partitions: api.policy_order, `aliquot plan order`
+    - product: "NVIDIA H100*"
+      profiles: {3g.40gb: [{down: [4]}, {down: [0]}]}
     nodes:                           # entries that match come before what stands above
     - nodeName: worker-7
       nodeLabels: {pool: training}
@@ -25,12 +30,15 @@ from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
+from api.policy_order import OrderRule
+
+MigModeToggle: TypeAlias = Literal["whenIdle", "never"]
 TaintEffect: TypeAlias = Literal["NoSchedule", "NoExecute", "None"]
 
 # Errors of applications, not of the card (the list NVIDIA's DRA driver does not taint either).
 DEFAULT_IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 MODES = ("gpu", "mps", "timeslice", "mig")
-AVAILABLE_MODES = ("gpu",)
+AVAILABLE_MODES = ("gpu", "mig")
 
 
 class PolicyProblems(ValueError):  # noqa: N818 - what it is: a list of problems
@@ -63,6 +71,8 @@ class GpuPolicy:
     """What may be done with one card."""
 
     modes: tuple[str, ...] = ("gpu",)  # of MODES; empty: the card is not offered
+    mig_mode_toggle: MigModeToggle | None = None  # None: whenIdle where no reset is needed
+    adopt_existing: bool = False  # offer the partitions that somebody else made
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +91,7 @@ class NodeOverride:
     taint_effect: TaintEffect | None = None
     ignored_xids: frozenset[int] = frozenset()
     orphan_grace_seconds: int | None = None
+    order: tuple[OrderRule, ...] = ()
 
     def matches(self, name: str, labels: Mapping[str, str]) -> bool:
         if self.node_name is not None and self.node_name != name:
@@ -94,6 +105,7 @@ class NodePolicy:
     taint_effect: TaintEffect = "NoSchedule"
     ignored_xids: frozenset[int] = DEFAULT_IGNORED_XIDS
     orphan_grace_seconds: int = 60  # between the two looks that must both find a claim orphaned
+    order: tuple[OrderRule, ...] = ()  # the first that matches a card's product counts
     nodes: tuple[NodeOverride, ...] = ()
 
     def for_node(self, name: str, labels: Mapping[str, str]) -> "NodePolicy":
@@ -103,6 +115,11 @@ class NodePolicy:
             if entry.matches(name, labels):
                 policy = _overridden(policy, entry)
         return policy
+
+    @property
+    def cuts_cards(self) -> bool:
+        """Whether any card may be offered in partitions that are made on demand."""
+        return any("mig" in rule.policy.modes for rule in self.gpus)
 
     def for_gpu(self, uuid: str, product: str, pci: str) -> GpuPolicy:
         """What the first rule that selects the card says; without one, the whole card."""
@@ -119,6 +136,7 @@ def _overridden(policy: NodePolicy, entry: NodeOverride) -> NodePolicy:
         taint_effect=entry.taint_effect or policy.taint_effect,
         ignored_xids=policy.ignored_xids | entry.ignored_xids,
         orphan_grace_seconds=policy.orphan_grace_seconds if grace is None else grace,
+        order=entry.order + policy.order,
     )
 
 

@@ -13,16 +13,19 @@ from api.policy import (
     GpuPolicy,
     GpuRule,
     GpuSelector,
+    MigModeToggle,
     NodeOverride,
     NodePolicy,
     TaintEffect,
 )
+from api.policy_order import read_order_rules
 from api.reading import Reader, join, names
 from api.v1alpha1 import API_VERSION
 
-_SETTINGS = ("gpus", "taintEffect", "ignoredXids", "orphanGraceSeconds")
+_SETTINGS = ("gpus", "taintEffect", "ignoredXids", "orphanGraceSeconds", "order")
 _TOP = ("apiVersion", "kind", *_SETTINGS, "nodes")
 _NODE = ("nodeName", "nodeLabels", *_SETTINGS)
+_RULE = ("select", "modes", "migModeToggle", "adoptExisting")
 _SELECT = ("product", "uuid", "pciAddress", "all")
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _DAY = 86_400
@@ -50,6 +53,7 @@ def read_policy(text: str) -> tuple[NodePolicy, list[str]]:
         orphan_grace_seconds=60
         if settings.orphan_grace_seconds is None
         else settings.orphan_grace_seconds,
+        order=settings.order,
         nodes=tuple(_node(reader, f"nodes[{i}]", node) for i, node in enumerate(nodes)),
     )
     return policy, reader.problems
@@ -71,6 +75,7 @@ def _settings(reader: Reader, path: str, raw: Mapping[Any, Any]) -> NodeOverride
         taint_effect=cast(TaintEffect | None, effect),
         ignored_xids=_xids(reader, join(path, "ignoredXids"), raw.get("ignoredXids", [])),
         orphan_grace_seconds=grace,
+        order=read_order_rules(reader, join(path, "order"), raw.get("order", [])),
     )
 
 
@@ -96,6 +101,7 @@ def _node(reader: Reader, path: str, value: object) -> NodeOverride:
         taint_effect=settings.taint_effect,
         ignored_xids=settings.ignored_xids,
         orphan_grace_seconds=settings.orphan_grace_seconds,
+        order=settings.order,
     )
 
 
@@ -110,14 +116,33 @@ def _labels(reader: Reader, path: str, value: object) -> Mapping[str, str]:
 def _rule(reader: Reader, path: str, value: object) -> GpuRule:
     raw = reader.mapping(path, value, "a mapping with select and modes")
     if isinstance(value, Mapping):
-        reader.only(path, raw, ("select", "modes"))
+        reader.only(path, raw, _RULE)
         reader.problems += [
             f"{join(path, key)}: missing" for key in ("select", "modes") if key not in raw
         ]
     return GpuRule(
         _selector(reader, join(path, "select"), raw.get("select", {"all": True})),
-        GpuPolicy(_modes(reader, join(path, "modes"), raw.get("modes", []))),
+        GpuPolicy(
+            _modes(reader, join(path, "modes"), raw.get("modes", [])),
+            _toggle(reader, path, raw),
+            _adopt(reader, path, raw),
+        ),
     )
+
+
+def _toggle(reader: Reader, path: str, raw: Mapping[Any, Any]) -> MigModeToggle | None:
+    if "migModeToggle" not in raw:
+        return None
+    where = join(path, "migModeToggle")
+    found = reader.choice(where, raw["migModeToggle"], get_args(MigModeToggle))
+    return cast(MigModeToggle | None, found)
+
+
+def _adopt(reader: Reader, path: str, raw: Mapping[Any, Any]) -> bool:
+    value = raw.get("adoptExisting", False)
+    if not isinstance(value, bool):
+        reader.wrong(join(path, "adoptExisting"), value, "true or false")
+    return value is True
 
 
 def _modes(reader: Reader, path: str, value: object) -> tuple[str, ...]:

@@ -1,6 +1,10 @@
 """DeviceClasses that go with the driver."""
 
+import re
+from collections.abc import Iterable
 from typing import Any
+
+WHOLE_RESOURCE = "nvidia.com/gpu"
 
 
 def whole_card_selector(driver: str) -> str:
@@ -17,10 +21,24 @@ def plain_selector(driver: str) -> str:
     return f"device.driver == '{driver}' && device.attributes['{driver}'].wholeCard == true"
 
 
+def partition_selector(driver: str, profile: str | None = None) -> str:
+    """CEL for one MIG partition, of any profile or of this one."""
+    domain = f"device.attributes['{driver}']"
+    if profile is None:
+        return f"device.driver == '{driver}' && {domain}.type == 'mig'"
+    return f"device.driver == '{driver}' && {domain}.?profile.orValue('') == '{profile}'"
+
+
+def mig_resource(profile: str) -> str:
+    """What NVIDIA's device plugin calls a profile with its mixed strategy, so that pods written
+    for it run unchanged: ``1g.5gb+me`` is ``nvidia.com/mig-1g.5gb.me``."""
+    return f"nvidia.com/mig-{profile.replace('+', '.')}"
+
+
 def device_class(
-    driver: str, expression: str, extended_resource_name: str | None = None
+    driver: str, expression: str, extended_resource_name: str | None = None, name: str = "gpu"
 ) -> dict[str, Any]:
-    """The class ``gpu``: one whole card.
+    """A class of the driver; ``gpu`` is one whole card.
 
     With ``extended_resource_name`` pods that ask for that resource in ``limits`` get their cards
     from this class (KEP-5004, ``DRAExtendedResource``).
@@ -31,6 +49,27 @@ def device_class(
     return {
         "apiVersion": "resource.k8s.io/v1",
         "kind": "DeviceClass",
-        "metadata": {"name": "gpu"},
+        "metadata": {"name": name},
         "spec": spec,
     }
+
+
+def all_classes(
+    driver: str, profiles: Iterable[str], whole_resource: str | None, *, extended: bool
+) -> list[dict[str, Any]]:
+    """``gpu``, ``mig``, and one class a profile; with ``extended``, each profile's class answers
+    for the resource that NVIDIA's device plugin has for it."""
+    found = [
+        device_class(driver, whole_card_selector(driver), whole_resource),
+        device_class(driver, partition_selector(driver), name="mig"),
+    ]
+    for profile in profiles:
+        found.append(
+            device_class(
+                driver,
+                partition_selector(driver, profile),
+                mig_resource(profile) if extended else None,
+                name="mig-" + re.sub("[^a-z0-9.-]+", "-", profile.lower()),
+            )
+        )
+    return found

@@ -1,7 +1,7 @@
 """The map of the cards: one bar a card, drawn from ResourceSlices and ResourceClaims. Pure."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import click
@@ -12,7 +12,7 @@ Object: TypeAlias = Mapping[str, Any]
 DeviceId: TypeAlias = tuple[str, str, str]  # driver, pool, device
 
 BAR = 24  # columns of a bar
-_FULL, _FREE, _TAINTED = "█", "░", "▒"
+_FULL, _FREE, _TAINTED, _EDGE = "█", "░", "▒", "▌"
 _HOLDER_COLOURS = ("cyan", "magenta", "blue", "green", "bright_cyan", "bright_magenta")
 _STANDARD = "resource.kubernetes.io/"
 
@@ -30,21 +30,48 @@ class Card:
     pci: str
     holders: tuple[str, ...] = ()  # "namespace/claim (pod, pod)"
     taints: tuple[str, ...] = ()  # "key=value:effect"
+    parts: tuple["Part", ...] = ()  # partitions that are held or tainted, by start
+    slices: int = 0  # memory slices, where the card is offered in partitions
+
+    @property
+    def held(self) -> bool:
+        return bool(self.holders) or any(part.holders for part in self.parts)
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A partition of a card, in memory slices."""
+
+    profile: str
+    start: int
+    size: int
+    holders: tuple[str, ...]
+    taints: tuple[str, ...]
 
 
 def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> list[Card]:
-    """The whole cards of ``driver``, by node, NUMA node and PCI address.
+    """The cards of ``driver``, by node and PCI address, with the partitions that are held.
 
-    Only the newest generation of a pool counts (KEP-4381).
+    A card that is offered in partitions only is drawn all the same. Only the newest generation
+    of a pool counts (KEP-4381).
     """
     held = holders(claims)
-    found = [
-        _card(spec, device, held)
-        for spec in _newest(slices, driver)
-        for device in spec.get("devices") or ()
-        if attribute(device, "type") in ("", "gpu")
-    ]
-    return sorted(found, key=lambda card: (card.node, len(card.pci), card.pci, card.device))
+    wholes: dict[tuple[str, str], Card] = {}
+    cut: dict[tuple[str, str], list[Card]] = {}
+    for spec in _newest(slices, driver):
+        for device in spec.get("devices") or ():
+            card = _card(spec, device, held)
+            if attribute(device, "type") == "mig":
+                name = card.device.partition("-mig-")[0]
+                cut.setdefault((card.node, name), []).append(_as_part(card, device))
+            elif attribute(device, "type") in ("", "gpu"):
+                wholes[card.node, card.device] = card
+    for key, partitions in cut.items():
+        bare = replace(partitions[0], device=key[1], parts=(), holders=(), taints=(), memory="")
+        wholes[key] = _with_parts(wholes.get(key, bare), partitions)
+    return sorted(
+        wholes.values(), key=lambda card: (card.node, len(card.pci), card.pci, card.device)
+    )
 
 
 def holders(claims: Iterable[Object]) -> dict[DeviceId, tuple[str, ...]]:
@@ -72,7 +99,7 @@ def draw(found: Sequence[Card]) -> list[str]:
     lines: list[str] = []
     for node in dict.fromkeys(card.node for card in found):
         here = [card for card in found if card.node == node]
-        busy = sum(bool(card.holders) for card in here)
+        busy = sum(card.held for card in here)
         products = ", ".join(dict.fromkeys(card.product for card in here))
         free = len(here) - busy
         head = f"{click.style(node, bold=True)}  {products}: {plural(len(here), 'card')}"
@@ -114,24 +141,67 @@ def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[str, ...]]
     )
 
 
+def _as_part(card: Card, device: Object) -> Card:
+    """The card of a partition, with it as its only part."""
+    start, size = (int(attribute(device, f"placement{key}") or 0) for key in ("Start", "Size"))
+    part = Part(attribute(device, "profile"), start, size, card.holders, card.taints)
+    return replace(card, parts=(part,))
+
+
+def _with_parts(card: Card, partitions: Sequence[Card]) -> Card:
+    parts = [part for each in partitions for part in each.parts]
+    shown = [part for part in parts if part.holders]
+    return replace(
+        card,
+        parts=tuple(sorted(shown, key=lambda part: part.start)),
+        slices=max(part.start + part.size for part in parts),
+    )
+
+
 def _taint(taint: Object) -> str:
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint['key']}{value}:{taint['effect']}"
 
 
 def _colours(here: Sequence[Card]) -> Mapping[str, str]:
-    names = list(dict.fromkeys(card.holders[0] for card in here if card.holders))
+    all_holders = [card.holders for card in here]
+    all_holders += [part.holders for card in here for part in card.parts]
+    names = list(dict.fromkeys(holders[0] for holders in all_holders if holders))
     return {name: _HOLDER_COLOURS[i % len(_HOLDER_COLOURS)] for i, name in enumerate(names)}
 
 
 def _row(card: Card, colours: Mapping[str, str]) -> tuple[str, ...]:
-    holder = "; ".join(card.holders) or "free"
+    held = [*card.holders, *(_part_text(part) for part in card.parts)]
+    holder = "; ".join(held) or "free"
     if card.taints:
         holder += click.style(f"  tainted: {', '.join(card.taints)}", fg="red")
     return (card.device, _bar(card, colours), card.memory, card.numa, card.nvlink, holder)
 
 
+def _part_text(part: Part) -> str:
+    last = part.start + part.size - 1
+    where = f"{part.start}-{last}" if part.size > 1 else str(part.start)
+    return f"{part.profile} [{where}] {'; '.join(part.holders)}"
+
+
+def _cut_bar(card: Card, colours: Mapping[str, str]) -> str:
+    """Memory slice by memory slice. Slices that do not divide the bar's width get it rounded."""
+    cells: list[str] = []
+    for n in range(card.slices):
+        width = BAR * (n + 1) // card.slices - BAR * n // card.slices
+        owner = next((p for p in card.parts if p.start <= n < p.start + p.size), None)
+        if owner is None:
+            cells.append(_FREE * width)
+        else:
+            edge = _EDGE if n == owner.start + owner.size - 1 else _FULL
+            text = _FULL * (width - 1) + edge
+            cells.append(click.style(text, fg=colours[owner.holders[0]]))
+    return "".join(cells)
+
+
 def _bar(card: Card, colours: Mapping[str, str]) -> str:
+    if card.parts and not card.holders:
+        return _cut_bar(card, colours)
     bar = (_FULL if card.holders else _FREE) * BAR
     if card.taints and not card.holders:
         return click.style(_TAINTED * BAR, fg="red")

@@ -10,20 +10,27 @@ from driver.hw.nvml import Nvml
 from driver.main import simulate
 from driver.model.gpu import Inventory
 from driver.plan.allocatable import allocatable
+from driver.plan.partitions import is_media_variant
 from driver.plan.resources import driver_resources
+from driver.sim import control
+from driver.sim.profiles import PROFILES, known
 from driver.sim.seam import uninstall
 from kubeletplugin.plan_publish import Identity, plan_publish
+from kubeletplugin.probe import COUNTERS
 
 
-def inventory(profile: str, count: int, node: str) -> Inventory:
-    """What the driver finds on a node of ``count`` cards. The UUIDs follow from ``node``, as for
-    ``aliquot node run --simulate``.
+def inventory(profile: str, count: int, node: str, *, mig_mode: bool = False) -> Inventory:
+    """What the driver finds on a node of ``count`` cards, in MIG mode or not. The UUIDs
+    follow from ``node``, as for ``aliquot node run --simulate``.
 
     Raises:
         ValueError: unknown profile, or a count that is not 1 to 512.
     """
     with tempfile.TemporaryDirectory(prefix="aliquot-render-") as folder:
         simulate(f"{profile}:{count}", Path(folder), node)
+        if mig_mode and PROFILES[profile].mig_capable:
+            for index in range(count):
+                control.set_mig_mode(Path(folder), index, on=True)
         nvml = Nvml()
         try:
             nvml.open()
@@ -33,11 +40,25 @@ def inventory(profile: str, count: int, node: str) -> Inventory:
             uninstall()
 
 
+def mig_profiles(board: str) -> list[str]:
+    """Names of the partitions that a board can be cut into, smallest first.
+
+    Raises:
+        ValueError: unknown board.
+    """
+    if board not in PROFILES:
+        raise ValueError(f"no profile {board!r}; known: {known()}")
+    rows = PROFILES[board].gpu_instance_profiles
+    ordered = sorted(
+        rows, key=lambda row: (is_media_variant(row.name), row.memory_mib, row.slices)
+    )
+    return [row.name for row in ordered]
+
+
 def resource_slices(
     found: Inventory, policy: NodePolicy, features: frozenset[str], owner: Identity
 ) -> list[dict[str, Any]]:
     """The objects that the plugin would create on a cluster that has none of them."""
-    desired = driver_resources(
-        allocatable(found, policy), found, {}, pool=owner.node_name, features=features
-    )
+    devices = allocatable(found, policy, counters=COUNTERS in features)
+    desired = driver_resources(devices, found, {}, pool=owner.node_name, features=features)
     return list(plan_publish(desired, [], owner).create)

@@ -37,11 +37,29 @@ def _features(ctx: click.Context, param: click.Parameter, value: str) -> frozens
     show_default=True,
     help="What the cluster keeps of the optional fields.",
 )
-@click.option("--classes", is_flag=True, help="The DeviceClasses instead. Needs no PROFILE.")
+@click.option(
+    "--modes",
+    metavar="MODE,…",
+    help="Instead of a policy file: what is allowed on every card, as in gpu,mig.",
+)
+@click.option(
+    "--mig-mode", is_flag=True, help="The cards are in MIG mode (Ampere is cut up only then)."
+)
+@click.option(
+    "--classes",
+    is_flag=True,
+    help="The DeviceClasses instead: with PROFILE also one for each kind of partition.",
+)
 @click.option(
     "--extended-resource-name",
     metavar="NAME",
-    help="With --classes: let pods ask by this resource, as in nvidia.com/gpu (KEP-5004).",
+    help="With --classes: let pods ask for whole cards by this resource (KEP-5004).",
+)
+@click.option(
+    "--extended-resources/--no-extended-resources",
+    default=True,
+    show_default=True,
+    help="With --classes PROFILE: let pods ask by nvidia.com/gpu and nvidia.com/mig-….",
 )
 @click.option(
     "--output",
@@ -54,6 +72,7 @@ def render(
     profile: str | None,
     classes: bool,
     extended_resource_name: str | None,
+    extended_resources: bool,
     output: str,
     **node: Any,
 ) -> None:
@@ -62,13 +81,16 @@ def render(
     Nothing is contacted and nothing is left behind. PROFILE is a model of card, as in h100-80gb.
     """
     if classes:
-        objects = [_class(node["driver_name"], extended_resource_name)]
+        objects = _classes(
+            node["driver_name"], profile, extended_resource_name, extended=extended_resources
+        )
     elif extended_resource_name:
         raise click.UsageError("--extended-resource-name belongs to a class: add --classes")
     elif profile is None:
         raise click.UsageError(f"which PROFILE? Known: {_known()}")
     else:
-        objects = _slices(profile, **node)
+        policy = _policy(node.pop("policy_file"), node.pop("modes"), node["node_name"])
+        objects = _slices(profile, policy, **node)
     click.echo("\n".join(_PRINT[output](objects)))
 
 
@@ -78,37 +100,65 @@ def _known() -> str:
     return known()
 
 
-def _class(driver: str, extended: str | None) -> dict[str, Any]:
-    from cli.classes import device_class, whole_card_selector  # noqa: PLC0415
+def _classes(
+    driver: str, board: str | None, whole_resource: str | None, *, extended: bool
+) -> list[dict[str, Any]]:
+    from cli.classes import WHOLE_RESOURCE, all_classes  # noqa: PLC0415
 
-    return device_class(driver, whole_card_selector(driver), extended)
+    if board is None:
+        return all_classes(driver, (), whole_resource, extended=False)
+    from cli import offline  # noqa: PLC0415
+
+    try:
+        profiles = offline.mig_profiles(board)
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    whole = whole_resource or (WHOLE_RESOURCE if extended else None)
+    return all_classes(driver, profiles, whole, extended=extended)
 
 
 def _slices(
     profile: str,
+    policy: Any,
     *,
     count: int,
-    node_name: str,
-    driver_name: str,
-    policy_file: Path | None,
+    mig_mode: bool,
     features: frozenset[str],
+    **names: str,
 ) -> list[dict[str, Any]]:
     from cli import offline  # noqa: PLC0415 - NVML and the simulator
-    from driver.errors import PolicyError  # noqa: PLC0415
-    from driver.watching import read_policy  # noqa: PLC0415
     from kubeletplugin.plan_publish import Identity  # noqa: PLC0415
     from kubeletplugin.publish_checks import PublishError  # noqa: PLC0415
 
     try:
-        policy = read_policy(policy_file, node_name)
-    except PolicyError as error:
-        raise click.ClickException("\n  ".join([f"{policy_file}:", *error.problems])) from error
-    try:
-        found = offline.inventory(profile, count, node_name)
-        owner = Identity(driver_name, node_name)
+        found = offline.inventory(profile, count, names["node_name"], mig_mode=mig_mode)
+        owner = Identity(names["driver_name"], names["node_name"])
         return offline.resource_slices(found, policy, features, owner)
     except (ValueError, PublishError) as error:
         raise click.ClickException(str(error)) from error
+
+
+def _policy(policy_file: Path | None, modes: str | None, node_name: str) -> Any:
+    from driver.errors import PolicyError  # noqa: PLC0415
+    from driver.watching import read_policy  # noqa: PLC0415
+
+    if modes and policy_file:
+        raise click.UsageError("--modes stands instead of --config: give one of them")
+    try:
+        return _policy_of(modes) if modes else read_policy(policy_file, node_name)
+    except PolicyError as error:
+        raise click.ClickException("\n  ".join([f"{policy_file}:", *error.problems])) from error
+
+
+def _policy_of(modes: str) -> Any:
+    """A policy with one rule for all cards."""
+    from api.policy import PolicyProblems, parse_policy  # noqa: PLC0415
+
+    text = f"gpus: [{{select: {{all: true}}, modes: [{modes}]}}]"
+    try:
+        return parse_policy(text, "--modes")
+    except PolicyProblems as error:
+        raise click.BadParameter("; ".join(error.problems), param_hint="--modes") from error
 
 
 def _yaml(objects: Sequence[Mapping[str, Any]]) -> list[str]:
@@ -140,7 +190,8 @@ def _table(objects: Sequence[Mapping[str, Any]]) -> list[str]:
         (
             each["metadata"]["name"],
             device["name"],
-            *(attribute(device, name) for name in columns[:2]),
+            attribute(device, "profile") or attribute(device, "type"),
+            attribute(device, "productName"),
             device["capacity"]["memory"]["value"],
             *(attribute(device, name) for name in columns[2:]),
         )

@@ -74,12 +74,20 @@ def _claim(entry: Any) -> dict[str, Any]:
                 "type": held.type,
                 "gpu": held.gpu,
                 "adminAccess": held.allocation.admin,
+                **_partition(held),
             }
             for held in entry.record.held
         ],
         "cdiFile": str(entry.cdi_file),
         "cdiFilePresent": entry.cdi_present,
     }
+
+
+def _partition(held: Any) -> dict[str, Any]:
+    if held.placement is None:
+        return {}
+    place = held.placement
+    return {"profile": held.profile, "placement": {"start": place.start, "size": place.size}}
 
 
 def _as_text(found: dict[str, Any]) -> list[str]:
@@ -99,13 +107,22 @@ def _as_text(found: dict[str, Any]) -> list[str]:
     return lines
 
 
+def _memory_slices(device: dict[str, Any]) -> str:
+    """`` [4-7]``: the memory slices of a partition."""
+    place = device.get("placement")
+    if place is None:
+        return ""
+    last = place["start"] + place["size"] - 1
+    return f" [{place['start']}-{last}]" if place["size"] > 1 else f" [{last}]"
+
+
 def _rows(claim: dict[str, Any]) -> list[tuple[str, ...]]:
     """One row a device; what belongs to the claim stands in the first."""
     present = "present" if claim["cdiFilePresent"] else click.style("missing", fg="red")
     name = f"{claim['namespace']}/{claim['name']}"
     rows: list[tuple[str, ...]] = []
     for i, device in enumerate(claim["devices"] or [{"device": "", "gpu": ""}]):
-        cells = (device["device"], device["gpu"])
+        cells = (device["device"], device["gpu"] + _memory_slices(device))
         whole = (name, claim["uid"], claim["state"], *cells, claim["since"], present)
         rows.append(whole if i == 0 else ("", "", "", *cells, "", ""))
     return rows

@@ -16,6 +16,7 @@ from driver.metrics import Metrics
 from driver.node import Change, NodeCards
 from driver.periodic import every
 from driver.plan.cdi import spec_file_prefix
+from driver.plan.resources import COUNTERS_BESIDE_DEVICES
 from driver.plugin import GpuDriver, Identity
 from driver.reconciler import Local, Reconciler, Remote
 from driver.settings import Settings
@@ -34,7 +35,7 @@ from kubeletplugin.kube import ApiError, KubeClient
 from kubeletplugin.paths import plugin_paths
 from kubeletplugin.plan_publish import Identity as Owner
 from kubeletplugin.plugin import KubeletPlugin, Phase
-from kubeletplugin.probe import GATES, TAINTS, probe
+from kubeletplugin.probe import COUNTERS, GATES, TAINTS, probe, server_version
 from kubeletplugin.publisher import Publisher
 
 log = logging.getLogger(__name__)
@@ -235,7 +236,8 @@ class NodeDaemon:
         s = self.settings
         while True:
             try:
-                features = await probe(self.client, s.driver_name, s.node_name)
+                found = await probe(self.client, s.driver_name, s.node_name)
+                minor, _ = await server_version(self.client)
                 await self._take_policy()  # its part by label decides what is published
                 break
             except ApiError as error:
@@ -244,9 +246,12 @@ class NodeDaemon:
                 self._unprobed = str(error)
                 await asyncio.sleep(_PROBE_RETRY_S)
         self._unprobed = ""
-        self._features = features
-        if TAINTS not in self._features:
-            self._miss(frozenset({TAINTS}))
+        self._features = found | ({COUNTERS_BESIDE_DEVICES} if minor <= 34 else set())
+        missed = {TAINTS, COUNTERS} - found
+        if not self.cards.policy.cuts_cards:
+            missed.discard(COUNTERS)
+        if missed:
+            self._miss(frozenset(missed))
         self._publish()
         await asyncio.Event().wait()  # the task's end would mean a failure
 
@@ -258,10 +263,11 @@ class NodeDaemon:
 
     def _miss(self, features: frozenset[str]) -> None:
         gates = ", ".join(sorted(GATES[feature] for feature in features))
-        note = (
-            f"the API server drops fields of ResourceSlices: feature gate {gates} is off; faulty "
-            "cards that are not allocated are withdrawn instead of tainted"
-        )
+        note = f"the API server drops fields of ResourceSlices: feature gate {gates} is off"
+        if TAINTS in features:
+            note += "; faulty cards that are not allocated are withdrawn instead of tainted"
+        if COUNTERS in features:
+            note += "; partitions are not made on demand, only existing ones are offered"
         log.warning("%s", note)
         self._telling.node_event("Warning", "FeatureGateMissing", note)
 
@@ -271,7 +277,7 @@ class NodeDaemon:
             return
         held = self.watch.held_devices()
         self.publisher.set_pool(self.cards.pool(held, self._features))
-        self.plugin.set_health(self.cards.device_health())
+        self.plugin.set_health(self.cards.device_health(held))
 
     # Rounds ------------------------------------------------------------------------------
 
@@ -307,9 +313,7 @@ class NodeDaemon:
 
     def _tell_change(self, change: Change) -> None:
         if change.text:
-            self._telling.node_event(
-                "Warning", "GPUUnhealthy", f"card {change.gpu}: {change.text}"
-            )
+            self._telling.node_event("Warning", change.reason, f"card {change.gpu}: {change.text}")
         else:
             self._telling.node_event("Normal", "GPUHealthy", f"card {change.gpu} is healthy again")
 

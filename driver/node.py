@@ -1,25 +1,29 @@
 """The cards of this node: what there is, what is wrong with it, what is published of it."""
 
 import logging
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from api.policy import NodePolicy
 from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
-from driver.model.devices import Device
+from driver.model.devices import Device, MigPartition, WholeGpu
 from driver.model.gpu import DeviceNode, Gpu, GpuProcess, Inventory
 from driver.model.health import CardHealth
 from driver.model.ids import DeviceName, GpuUuid
+from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
 from driver.model.readings import CardReading, XidEvent
 from driver.model.view import Mount, NodeView
-from driver.plan.allocatable import allocatable
+from driver.plan.allocatable import allocatable, node_devices
+from driver.plan.counters import uncovered
 from driver.plan.facts import gpu_from_dict, gpu_to_dict
 from driver.plan.health import after_boot, describe, from_dict, next_health, taints, to_dict
-from driver.plan.resources import driver_resources
+from driver.plan.prepare import Foreign
+from driver.plan.resources import Taint, driver_resources
 from driver.plan.topology import pci_order
 from driver.state.known import Known
+from driver.strangers import Strangers
 from kubeletplugin.contract import DesiredPool, DeviceHealth
 
 log = logging.getLogger(__name__)
@@ -32,7 +36,11 @@ class Hardware(Protocol):
     def nodes(self, gpu: GpuUuid) -> tuple[DeviceNode, ...]: ...
     def control_nodes(self) -> tuple[DeviceNode, ...]: ...
     def files(self) -> DriverFiles: ...
-    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]: ...
+    def processes(
+        self, gpu: GpuUuid, placement: Placement | None = None
+    ) -> tuple[GpuProcess, ...]: ...
+    def instances(self, gpu: GpuUuid) -> tuple[MigInstance, ...]: ...
+    def partition(self, gpu: GpuUuid, placement: Placement) -> MigDevice | None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +49,7 @@ class Change:
 
     gpu: GpuUuid
     text: str  # empty: all is well again
+    reason: str = "GPUUnhealthy"  # of the Event
 
 
 class NodeCards:
@@ -69,6 +78,8 @@ class NodeCards:
         self._gpus: dict[GpuUuid, Gpu] = {}
         self._health: dict[GpuUuid, CardHealth] = {}
         self._versions: tuple[str, tuple[int, int]] = ("", (0, 0))  # as last enumerated
+        self._strangers = Strangers(hardware)
+        self._uncounted: dict[GpuUuid, tuple[str, ...]] = {}
         self._mounts: tuple[DriverFiles | None, tuple[Mount, ...]] = (None, ())
         self._down = ""  # why NVML as a whole does not answer
 
@@ -96,11 +107,16 @@ class NodeCards:
             self._gpus[gpu.uuid] = gpu
             same_boot = values.get("bootID") == self._boot_id
             self._health[gpu.uuid] = health if same_boot else after_boot(health)
+        self._strangers.from_data(values.get("adopted"))
         cuda = values.get("cudaDriverVersion", (0, 0))
         self._versions = (values.get("driverVersion", ""), (int(cuda[0]), int(cuda[1])))
 
-    def refresh(self, held: Set[GpuUuid]) -> None:
-        """Enumerate the cards anew. Blocks.
+    def refresh(
+        self, held: Set[GpuUuid], places: Callable[[], Set[Place]]
+    ) -> tuple[Change, ...]:
+        """Enumerate the cards anew; returns what is strange on them. Blocks.
+
+        ``places`` tells what records hold now.
 
         A card that is gone while others cannot be read, or that a claim holds, stays known (its
         health says that it is lost); any other that is gone is forgotten.
@@ -117,12 +133,14 @@ class NodeCards:
             if uuid not in there and (found.unreadable or uuid in held)
         }
         self._versions = (found.driver_version, found.cuda_driver_version)
+        strange = self._strangers.look(there.values(), self.policy, places)
         self._take(there | missing, found)
         lost = CardHealth(lost=True)
         self._health = {
             uuid: self._health.get(uuid, lost if uuid in missing else CardHealth())
             for uuid in self._gpus
         }
+        return tuple(Change(uuid, _strange(each), "StrangePartition") for uuid, each in strange)
 
     def all_lost(self, problem: str) -> tuple[Change, ...]:
         """NVML as a whole does not answer: every card known is lost until it does."""
@@ -134,7 +152,18 @@ class NodeCards:
         ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
-        self.devices = {each.name: each for each in allocatable(self.inventory, NodePolicy())}
+        devices = node_devices(self.inventory, self.policy, self._strangers.adopted)
+        self.devices = {each.name: each for each in devices}
+        for gpu in ordered:
+            left_out = uncovered(gpu)
+            if left_out and self._uncounted.get(gpu.uuid) != left_out:
+                self._uncounted[gpu.uuid] = left_out
+                log.warning(
+                    "card %s: its profiles together have more of %s than its largest one: not "
+                    "counted in ResourceSlices",
+                    gpu.uuid,
+                    ", ".join(left_out),
+                )
 
     def apply(self, seen: Iterable[CardReading | XidEvent]) -> tuple[Change, ...]:
         """Take in readings and events; returns the cards whose state is told differently now."""
@@ -157,12 +186,14 @@ class NodeCards:
             for gpu in self.inventory.gpus
         ]
         version, cuda = self._versions
-        values = {
+        values: dict[str, Any] = {
             "bootID": self._boot_id,
             "driverVersion": version,
             "cudaDriverVersion": list(cuda),
             "gpus": _stripped(gpus),
         }
+        if adopted := self._strangers.to_data():
+            values["adopted"] = adopted
         try:
             self._known.save(values)
         except StateError as error:
@@ -172,39 +203,70 @@ class NodeCards:
 
     def pool(self, held: Set[DeviceName], features: Set[str]) -> DesiredPool:
         """What to publish. A device in ``held`` stays, whatever the policy or the card says."""
-        offered = {each.name for each in allocatable(self.inventory, self.policy)}
-        found = {
-            uuid: taints(health, self.policy, self._driver)
-            for uuid, health in self._health.items()
+        counters = "counters" in features
+        offered = {
+            each.name
+            for each in allocatable(
+                self.inventory, self.policy, self._strangers.adopted, counters=counters
+            )
         }
         busy = {self.devices[name].gpu.uuid for name in held if name in self.devices}
-        for uuid in self._health if self.blocked else ():
-            if uuid not in busy:
-                found[uuid] = [*found[uuid][:3], self._taint("record", "damaged")]
-        published = []
+        cut = {
+            each.gpu.uuid
+            for name in held
+            if isinstance(each := self.devices.get(name), MigPartition)
+        }
+        published: list[Device] = []
+        found: dict[DeviceName, Sequence[Taint]] = {}
         for device in self.devices.values():
-            if device.name in offered:
+            excluded = device.name not in offered
+            if not counters and isinstance(device, WholeGpu) and device.gpu.uuid in cut:
+                excluded = True  # nothing but this keeps the card from being given out twice
+            if not excluded or device.name in held:
                 published.append(device)
-            elif device.name in held:
-                published.append(device)
-                found[device.gpu.uuid] = [
-                    *found[device.gpu.uuid][:3],
-                    self._taint("policy", "excluded"),
-                ]
+                found[device.name] = self._taints(device, busy, held, excluded)
         return driver_resources(
             published, self.inventory, found, pool=self._pool, features=features, held=held
         )
 
-    def device_health(self) -> tuple[DeviceHealth, ...]:
-        """The list for the kubelet's health stream."""
+    def _taints(
+        self, device: Device, busy: Set[GpuUuid], held: Set[DeviceName], excluded: bool
+    ) -> Sequence[Taint]:
+        """At most four: what is wrong with the card, then what is with this device."""
+        gpu = device.gpu
+        found = taints(self._health[gpu.uuid], self.policy, self._driver)
+        if excluded:
+            return [*found[:3], self._taint("policy", "excluded")]
+        if self.blocked and gpu.uuid not in busy:
+            return [*found[:3], self._taint("record", "damaged")]
+        if gpu.mig_mode is not None and gpu.mig_mode.current != gpu.mig_mode.pending:
+            return [*found[:3], self._taint("migMode", "resetRequired")]
+        if device.name not in held and self._is_blocked_by_stranger(device):
+            return [*found[:3], self._taint("partition", "strange")]
+        return found
+
+    def _is_blocked_by_stranger(self, device: Device) -> bool:
+        place = device.placement if isinstance(device, MigPartition) else None
+        if isinstance(device, MigPartition) and device.adopted:
+            return False
+        strange = self._strangers.strange.get(device.gpu.uuid, ())
+        return any(overlap(place, each.placement) for each in strange)
+
+    def device_health(self, held: Set[DeviceName] = frozenset()) -> tuple[DeviceHealth, ...]:
+        """The list for the kubelet's health stream: whole cards, and partitions that are offered
+        or ``held``. A card's fault reaches all of its partitions."""
+        offered = {
+            each.name for each in allocatable(self.inventory, self.policy, self._strangers.adopted)
+        }
         return tuple(
             DeviceHealth(self._pool, device.name, health.healthy, describe(health))
             for device in self.devices.values()
+            if isinstance(device, WholeGpu) or device.name in offered or device.name in held
             for health in (self._health[device.gpu.uuid],)
         )
 
-    def view(self, gpus: Iterable[GpuUuid]) -> NodeView:
-        """The node as a container of these cards will see it. Blocks.
+    def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView:
+        """The node as a container of these cards and partitions will see it. Blocks.
 
         Raises:
             HardwareError: a card is lost, or a device node or the driver's files are missing.
@@ -221,6 +283,12 @@ class NodeCards:
             driver_name=self._driver,
             gpus=self._gpus,
             nodes={uuid: self._hardware.nodes(uuid) for uuid in wanted},
+            partitions={
+                (uuid, place): device
+                for uuid, place in places
+                if place is not None
+                and (device := self._hardware.partition(uuid, place)) is not None
+            },
             control_nodes=self._hardware.control_nodes(),
             mounts=self._mounts_of(files),
         )
@@ -233,11 +301,28 @@ class NodeCards:
             self._mounts = (files, mounts)
         return mounts
 
-    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
-        return self._hardware.processes(gpu)
+    def processes(
+        self, gpu: GpuUuid, placement: Placement | None = None
+    ) -> tuple[GpuProcess, ...]:
+        return self._hardware.processes(gpu, placement)
+
+    def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]:
+        """Instances on the card now that are not among ``ours``. Blocks."""
+        return tuple(
+            Foreign(gpu, each)
+            for each in self._hardware.instances(gpu)
+            if (gpu, each.placement) not in ours
+        )
 
     def _taint(self, key: str, value: str) -> dict[str, str]:
         return {"key": f"{self._driver}/{key}", "value": value, "effect": "NoSchedule"}
+
+
+def _strange(instance: MigInstance) -> str:
+    return (
+        f"GPU instance {instance.id} at {instance.placement} was made by another program: it is "
+        "left alone, and devices that overlap it are tainted"
+    )
 
 
 def _stripped(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:

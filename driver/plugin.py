@@ -1,7 +1,7 @@
 """Prepare and unprepare: the order of things, and nothing else."""
 
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -9,14 +9,15 @@ from driver.apply.executor import Executor, Outcome, Recovery, also, needs_redo
 from driver.errors import DeviceConflictError, DriverError, StateError
 from driver.lanes import Lanes
 from driver.model.claims import AllocatedClaim, ClaimState, Record
-from driver.model.devices import Device
+from driver.model.devices import Device, MigPartition
 from driver.model.gpu import GpuProcess
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
+from driver.model.mig import Place, Placement
 from driver.model.view import NodeView
 from driver.plan.cdi import cdi_device_id, cdi_spec
 from driver.plan.cdi_rules import validate_spec
 from driver.plan.claims import parse_claim
-from driver.plan.prepare import plan_prepare, same_devices
+from driver.plan.prepare import Foreign, plan_prepare, same_devices
 from driver.state.cdi_dir import CdiDir
 from driver.state.journal import Journal
 from kubeletplugin.contract import ClaimRef, Object, PreparedDevice
@@ -29,8 +30,11 @@ class Node(Protocol):
 
     @property
     def devices(self) -> Mapping[DeviceName, Device]: ...
-    def view(self, gpus: Iterable[GpuUuid]) -> NodeView: ...
-    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]: ...
+    def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView: ...
+    def processes(
+        self, gpu: GpuUuid, placement: Placement | None = None
+    ) -> tuple[GpuProcess, ...]: ...
+    def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +124,7 @@ class GpuDriver:
 
     def project(self, record: Record) -> bool:
         """Write the claim's CDI file if it differs from what it should say. True: it did."""
-        spec = cdi_spec(record, self._node.view(record.gpus))
+        spec = cdi_spec(record, self._node.view(record.gpus, record.places))
         self._validate(spec)
         return self._cdi.ensure(record.claim.uid, spec)
 
@@ -186,7 +190,23 @@ class GpuDriver:
 
     def _plan(self, claim: AllocatedClaim) -> Record:
         others = self._journal.records_on(self._touched(claim))
-        return plan_prepare(claim, self._node.devices, others, self._identity.boot_id)
+        devices = self._node.devices
+        foreign = self._foreign(claim, others)
+        return plan_prepare(claim, devices, others, self._identity.boot_id, foreign)
+
+    def _foreign(self, claim: AllocatedClaim, others: Iterable[Record]) -> list[Foreign]:
+        """Instances of other programs on the cards that the claim cuts up, or takes out of use as
+        cut up. Where the record of this claim was damaged, what lies in its places is its own."""
+        devices = [self._node.devices.get(each.device) for each in claim.allocations]
+        ours = {place for record in others for place in record.places}
+        if any(item.uid == claim.uid for item in self._journal.damaged):
+            ours |= {
+                (device.gpu.uuid, device.placement)
+                for device in devices
+                if isinstance(device, MigPartition) and not device.adopted
+            }
+        cut = {d.gpu.uuid for d in devices if d is not None and d.toggle is not None}
+        return [each for gpu in sorted(cut) for each in self._node.foreign(gpu, ours)]
 
     def _reuse(self, earlier: Record, claim: AllocatedClaim) -> Record | None:
         """The earlier record made good, or None when the claim must be prepared anew."""
@@ -196,14 +216,14 @@ class GpuDriver:
         if not same_devices(earlier, claim):
             self._release_replaced(earlier)
             return None
-        if needs_redo(earlier, self._identity.boot_id):
+        if needs_redo(earlier, self._identity.boot_id) or not self._executor.stands(earlier):
             return self._executor.redo(earlier, self._identity.boot_id)
         return earlier
 
     def _release_replaced(self, earlier: Record) -> None:
         """The claim was allocated anew under its UID: what it held before is no longer its own."""
         for held in earlier.held:
-            if not held.allocation.admin and (running := self._node.processes(held.gpu)):
+            if not held.allocation.admin and (running := self._node.processes(*held.place)):
                 raise DeviceConflictError(
                     f"claim {earlier.claim} now has another allocation, but process "
                     f"{running[0].pid} still runs on device {held.allocation.device} of the "

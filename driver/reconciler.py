@@ -13,7 +13,8 @@ from driver.lanes import Lanes
 from driver.metrics import Metrics
 from driver.model.claims import ClaimState, Record
 from driver.model.gpu import GpuProcess
-from driver.model.ids import ClaimUid, GpuUuid
+from driver.model.ids import ClaimUid
+from driver.model.mig import Place
 from driver.node import NodeCards
 from driver.plan.reconcile import ClaimView, Clock, Decision, Release, Wait, decide, orphans
 from driver.plugin import GpuDriver, Identity, facts
@@ -204,8 +205,8 @@ class Reconciler:
 
     async def _release(self, records: Sequence[Record], views: dict[ClaimUid, ClaimView]) -> None:
         suspects = [r for r in records if views.get(r.claim.uid) not in (None, ClaimView.FINE)]
-        gpus = {gpu for record in suspects for gpu in record.gpus}
-        processes = await asyncio.to_thread(self._processes, gpus) if gpus else {}
+        places = {place for record in suspects for place in record.places}
+        processes = await asyncio.to_thread(self._processes, places) if places else {}
         clock = Clock(self._clock(), float(self._cards.policy.orphan_grace_seconds))
         decisions = decide(records, views, processes, self._first_seen, clock)
         self._first_seen = orphans(decisions)
@@ -227,13 +228,13 @@ class Reconciler:
                     "Warning", "OrphanedClaimReleased", f"{decision.reason}: its cards are free"
                 )
 
-    def _processes(self, gpus: set[GpuUuid]) -> dict[GpuUuid, tuple[GpuProcess, ...]]:
+    def _processes(self, places: set[Place]) -> dict[Place, tuple[GpuProcess, ...]]:
         found = {}
-        for gpu in gpus:
+        for place in places:
             try:
-                found[gpu] = self._cards.processes(gpu)
+                found[place] = self._cards.processes(*place)
             except HardwareError as error:
-                log.warning("processes of card %s cannot be read: %s", gpu, error)
+                log.warning("processes of card %s cannot be read: %s", place[0], error)
         return found
 
     # -------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from driver.errors import HardwareError, NvmlMissingError, PolicyError
 from driver.hw.health import HealthSource
 from driver.hw.nvml import Nvml
 from driver.model.ids import DeviceName, GpuUuid
+from driver.model.mig import Place
 from driver.model.readings import CardReading, XidEvent
 from driver.node import Change, NodeCards
 from driver.state.journal import Journal
@@ -75,6 +76,10 @@ class CardWatch:
     def held_devices(self) -> Set[DeviceName]:
         return {held.allocation.device for record in self._journal.all() for held in record.held}
 
+    def places(self) -> Set[Place]:
+        """What records hold, by position; admin access included, because it is somebody's."""
+        return {held.place for record in self._journal.all() for held in record.held}
+
     async def refresh(self) -> None:
         """Enumerate and read every card anew, then publish what differs."""
         async with self._turn:
@@ -85,9 +90,9 @@ class CardWatch:
         held = self.held_gpus()
         try:
             self._nvml.open()
-            self._cards.refresh(held)
+            strange = self._cards.refresh(held, self.places)
             self._source.watch(self._cards.gpus)
-            changes = self._cards.apply(self._source.poll())
+            changes = (*strange, *self._cards.apply(self._source.poll()))
             self.problem = ""
         except HardwareError as error:
             changes = self._all_lost(error)

@@ -152,7 +152,9 @@ def command(
 ) -> list[str]:
     """``aliquot node run`` for this node."""
     return [
-        str(Path(sys.executable).with_name("aliquot")),
+        sys.executable,
+        "-m",
+        "cli.main",
         "node",
         "run",
         f"--node-name={cluster.node_name}",

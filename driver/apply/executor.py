@@ -165,6 +165,10 @@ class Executor:
         self.journal.put(done)
         return done
 
+    def stands(self, record: Record) -> bool:
+        """Whether every step of ``record`` still has its effect."""
+        return all(map(self.node.present, record.steps))
+
     def recover(self, records: Iterable[Record], boot_id: str) -> tuple[Recovery, ...]:
         """Make the node match the journal; call it before serving the kubelet.
 
@@ -186,7 +190,7 @@ class Executor:
 
     def _repair(self, record: Record, boot_id: str) -> Outcome:
         try:
-            if not needs_redo(record, boot_id) and all(map(self.node.present, record.steps)):
+            if not needs_redo(record, boot_id) and self.stands(record):
                 return Outcome.INTACT
             self.redo(record, boot_id)
         except Exception as error:

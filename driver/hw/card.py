@@ -1,16 +1,19 @@
 """Cards as the driver's core needs them: read, do, undo, look again. All calls block."""
 
 from pathlib import Path
+from typing import assert_never
 
 from driver.errors import HardwareError
 from driver.hw.devnodes import control_nodes, gpu_nodes
 from driver.hw.discover import discover, unlisted
 from driver.hw.libraries import DriverFileCache, DriverFiles
+from driver.hw.mig import MigCards
 from driver.hw.nvml import Nvml
 from driver.hw.sysfs import Sysfs
 from driver.model.gpu import ComputeMode, DeviceNode, GpuProcess, Inventory
 from driver.model.ids import GpuUuid, PciAddress
-from driver.model.steps import Step
+from driver.model.mig import MigDevice, MigInstance, Placement
+from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode, Step
 
 
 class Cards:
@@ -26,6 +29,7 @@ class Cards:
         self._root = root
         self._host_root = host_root or root
         self._files = DriverFileCache(root, host_root)
+        self._mig = MigCards(nvml, root)
 
     # Reading -----------------------------------------------------------------------------
 
@@ -51,24 +55,64 @@ class Cards:
         """The driver's files; searched again when the driver version or a folder changed."""
         return self._files.files(self._nvml.driver_version())
 
-    def processes(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
-        """Who has a compute context on the card."""
+    def processes(
+        self, gpu: GpuUuid, placement: Placement | None = None
+    ) -> tuple[GpuProcess, ...]:
+        """Who has a compute context on the card, or on its partition at this place."""
         with self._nvml.on(gpu) as handle:
-            return self._nvml.processes(handle)
+            found = self._nvml.processes(handle)
+        if placement is None or not found:
+            return found
+        instance = self._mig.instance_id(gpu, placement)
+        return tuple(each for each in found if each.gpu_instance == instance)
+
+    # Partitions --------------------------------------------------------------------------
+
+    def instances(self, gpu: GpuUuid) -> tuple[MigInstance, ...]:
+        """Every GPU instance of the card, whoever made it."""
+        return self._mig.instances(gpu)
+
+    def partition(self, gpu: GpuUuid, placement: Placement) -> MigDevice | None:
+        """The partition at this place as a container needs it; None when there is none."""
+        return self._mig.device(gpu, placement)
 
     # Steps -------------------------------------------------------------------------------
 
     def do(self, step: Step) -> None:
         """Make it so; nothing to do is success."""
-        self._set(step.gpu, step.mode)
+        match step:
+            case SetComputeMode(gpu, mode):
+                self._set(gpu, mode)
+            case EnsureMigMode():
+                self._mig.ensure_mode(step)
+            case CreateMigDevice():
+                self._mig.create(step)
+            case _:
+                assert_never(step)
 
     def undo(self, step: Step) -> None:
         """Take it back; nothing to do is success."""
-        self._set(step.gpu, ComputeMode.DEFAULT)
+        match step:
+            case SetComputeMode(gpu, _):
+                self._set(gpu, ComputeMode.DEFAULT)
+            case EnsureMigMode():
+                pass  # the next claim decides
+            case CreateMigDevice():
+                self._mig.destroy(step)
+            case _:
+                assert_never(step)
 
     def present(self, step: Step) -> bool:
         """Whether the card is as ``do`` would leave it."""
-        return self._mode(step.gpu) == step.mode.value
+        match step:
+            case SetComputeMode(gpu, mode):
+                return self._mode(gpu) == mode.value
+            case EnsureMigMode():
+                return self._mig.in_mode(step)
+            case CreateMigDevice():
+                return self._mig.present(step)
+            case _:
+                assert_never(step)
 
     def _mode(self, gpu: GpuUuid) -> int:
         with self._nvml.on(gpu) as handle:

@@ -4,10 +4,10 @@ from driver.errors import HardwareError, NotSupportedError, NvmlMissingError
 from driver.hw.codes import optional
 from driver.hw.links import active_links
 from driver.hw.nvml import Handle, Nvml
-from driver.hw.profiles import instance_profiles
+from driver.hw.profiles import instance_profiles, mig_profiles
 from driver.hw.readouts import Link, MemoryReading, multiprocessors
 from driver.hw.sysfs import Sysfs
-from driver.model.gpu import Engines, Gpu, Inventory, Nvlink, UnreadableGpu
+from driver.model.gpu import Engines, Gpu, Inventory, MigProfile, Nvlink, UnreadableGpu
 from driver.model.ids import PciAddress
 from driver.model.units import Bytes
 
@@ -50,6 +50,7 @@ def _read_card(nvml: Nvml, sysfs: Sysfs, index: int) -> Gpu:
     capability = nvml.compute_capability(handle)
     cores = optional(lambda: nvml.cores(handle))
     memory = _memory(nvml, handle)
+    mig_mode = optional(lambda: nvml.mig_mode(handle))
     uuid = nvml.uuid(handle)
     nvml.keep(uuid, handle)
     return Gpu(
@@ -64,7 +65,8 @@ def _read_card(nvml: Nvml, sysfs: Sysfs, index: int) -> Gpu:
         reserved=memory.reserved,
         multiprocessors=None if cores is None else multiprocessors(cores, capability),
         engines=optional(lambda: _engines(handle)) or Engines(),
-        mig_mode=optional(lambda: nvml.mig_mode(handle)),
+        mig_mode=mig_mode,
+        mig_profiles=_mig_profiles(handle, memory.total) if mig_mode else (),
         ecc_enabled=optional(lambda: nvml.ecc_enabled(handle)),
         addressing_mode=optional(lambda: nvml.addressing_mode(handle)),
         numa_node=sysfs.numa_node(pci),
@@ -74,6 +76,12 @@ def _read_card(nvml: Nvml, sysfs: Sysfs, index: int) -> Gpu:
         nvlink=_nvlink(optional(lambda: active_links(handle)) or ()),
         fabric=optional(lambda: nvml.fabric(handle)),
     )
+
+
+def _mig_profiles(handle: Handle, total: Bytes) -> tuple[MigProfile, ...]:
+    """A card that does not tell its profiles is offered whole: one must not empty the node
+    (dra-driver-nvidia-gpu#1092)."""
+    return optional(lambda: mig_profiles(handle, total)) or ()
 
 
 def _memory(nvml: Nvml, handle: Handle) -> MemoryReading:

@@ -111,6 +111,16 @@ def _check_version(found: str) -> None:
         )
 
 
+def struct(name: str, *values: int) -> Any:
+    """A C struct of NVML by pynvml's name for it, to be passed with ``ctypes.byref``."""
+    return getattr(pynvml, name)(*values)
+
+
+def handle_array(name: str, count: int) -> Any:
+    """Room for ``count`` values of pynvml's type ``name``, as calls that list things want it."""
+    return (getattr(pynvml, name) * count)()
+
+
 class Nvml:
     """NVML with types. Blocking; every method may be called from any thread.
 
@@ -300,7 +310,9 @@ class Nvml:
         found = ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
         return tuple(
             GpuProcess(
-                int(one.pid), None if one.usedGpuMemory is None else Bytes(int(one.usedGpuMemory))
+                int(one.pid),
+                None if one.usedGpuMemory is None else Bytes(int(one.usedGpuMemory)),
+                _instance(one.gpuInstanceId),
             )
             for one in found
         )

@@ -84,8 +84,13 @@ class Link:
 class InstanceProfile:
     """``nvmlGpuInstanceProfileInfo_t``: what a GPU instance of this profile has."""
 
+    enum: int
     id: int
+    name: str  # empty where the library has no version 2
     compute_slices: int
+    instances: int
+    memory_mib: int
+    multiprocessors: int
     copy: int
     decoders: int
     encoders: int

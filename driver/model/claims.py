@@ -7,6 +7,7 @@ from typing import Any
 
 from driver.model.gpu import ComputeMode
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid, RequestName
+from driver.model.mig import Place, Placement
 from driver.model.steps import Step
 
 
@@ -47,7 +48,13 @@ class Held:
 
     allocation: Allocation
     gpu: GpuUuid
-    type: str  # "gpu"; "mps", "timeslice", "mig" join it
+    type: str  # "gpu" or "mig"; "mps" and "timeslice" join them
+    placement: Placement | None = None  # of a partition; None: the whole card
+    profile: str | None = None  # of a partition, "1g.10gb"
+
+    @property
+    def place(self) -> Place:
+        return self.gpu, self.placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,3 +72,8 @@ class Record:
     def gpus(self) -> tuple[GpuUuid, ...]:
         """The cards it touches, sorted: the order in which their lanes are taken."""
         return tuple(sorted({held.gpu for held in self.held}))
+
+    @property
+    def places(self) -> tuple[Place, ...]:
+        """What it holds of which card; admin access holds nothing."""
+        return tuple(held.place for held in self.held if not held.allocation.admin)

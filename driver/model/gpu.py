@@ -53,6 +53,26 @@ class Engines:
 
 
 @dataclass(frozen=True, slots=True)
+class MigProfile:
+    """One kind of partition that a card offers (``nvmlGpuInstanceProfileInfo_v2_t``).
+
+    ``enum`` and ``id`` are different numbers: only the profile info takes the enum. What a profile
+    has differs between driver branches for the same board: it is read, never looked up in a table.
+    """
+
+    name: str  # "1g.10gb", "1g.10gb+me"
+    enum: int  # NVML_GPU_INSTANCE_PROFILE_*
+    id: int  # what creating and listing instances take
+    slices: int  # GPU slices: compute
+    memory: Bytes
+    multiprocessors: int
+    engines: Engines
+    size: int  # memory slices
+    starts: tuple[int, ...]  # possible placements, in memory slices
+    instances: int  # at most so many at once, whatever is free
+
+
+@dataclass(frozen=True, slots=True)
 class Gpu:
     """One physical card. Optional fields are None where NVML or sysfs does not tell."""
 
@@ -68,6 +88,7 @@ class Gpu:
     multiprocessors: int | None = None
     engines: Engines = field(default_factory=Engines)
     mig_mode: MigMode | None = None  # None: not MIG capable
+    mig_profiles: tuple[MigProfile, ...] = ()  # empty also on Ampere while its MIG mode is off
     ecc_enabled: bool | None = None
     addressing_mode: str | None = None  # "HMM", "ATS", "None"
     numa_node: int | None = None  # None also for the kernel's -1
@@ -102,7 +123,9 @@ class DeviceNode:
     """A device node as a container needs it."""
 
     path: str  # inside the container: "/dev/nvidia0"
-    host_path: str  # on the host, below the driver root
+    host_path: str | None  # on the host, below the driver root; None: the runtime makes the node
+    numbers: tuple[int, int] | None = None  # major and minor, where there is no host_path
+    mode: int | None = None  # permission bits of a node that the runtime makes
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,3 +134,4 @@ class GpuProcess:
 
     pid: int
     memory: Bytes | None
+    gpu_instance: int | None = None  # where in a card in MIG mode

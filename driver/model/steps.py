@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from driver.model.gpu import ComputeMode
 from driver.model.ids import GpuUuid
+from driver.model.mig import Placement
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,4 +22,26 @@ class SetComputeMode:
     mode: ComputeMode
 
 
-Step: TypeAlias = SetComputeMode  # a closed union: MIG and MPS steps join it
+@dataclass(frozen=True, slots=True)
+class EnsureMigMode:
+    """The card is in MIG mode, or not. A state of the card: there is nothing to take back, the
+    next claim that needs it otherwise changes it. Where ``toggle`` is not allowed the mode is
+    only checked."""
+
+    gpu: GpuUuid
+    on: bool
+    toggle: bool
+
+
+@dataclass(frozen=True, slots=True)
+class CreateMigDevice:
+    """A GPU instance of this profile at this place, with one compute instance over all of it.
+    Its inverse destroys what lies there with this profile."""
+
+    gpu: GpuUuid
+    profile: str  # "1g.10gb", for people
+    profile_id: int  # for NVML
+    placement: Placement
+
+
+Step: TypeAlias = SetComputeMode | EnsureMigMode | CreateMigDevice  # MPS steps join it

@@ -6,6 +6,7 @@ from typing import Any
 
 from driver.model.gpu import DeviceNode, Gpu
 from driver.model.ids import GpuUuid
+from driver.model.mig import MigDevice, Place
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +24,7 @@ class NodeView:
     driver_name: str
     gpus: Mapping[GpuUuid, Gpu]
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]]  # only nodes that exist
+    partitions: Mapping[Place, MigDevice] = field(default_factory=dict)  # only those that exist
     control_nodes: tuple[DeviceNode, ...] = ()  # /dev/nvidiactl, /dev/nvidia-uvm, …
     mounts: tuple[Mount, ...] = ()
     common: Mapping[str, Any] = field(

@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
-from driver.model.devices import Device
-from driver.model.gpu import Gpu, Inventory
+from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.gpu import Engines, Gpu, Inventory
 from driver.model.ids import GpuUuid
-from driver.model.units import binary_quantity, decimal_quantity
+from driver.model.units import Bytes, binary_quantity, decimal_quantity
 from driver.plan.kinds import device_type, limits_of_type
 
 Attribute: TypeAlias = dict[str, Any]  # {"string": …}, {"int": …}, {"bool": …} or {"version": …}
@@ -28,15 +28,14 @@ def attributes(
     held = limits_of_type(device_type(device))
     found = {
         "type": _text(device_type(device)),
-        "uuid": _text(gpu.uuid),
-        "wholeCard": _flag(True),
+        **_identity(device),
         "memoryLimit": _text(held.memory),
         "computeLimit": _text(held.compute),
         **_card(gpu),
         "driverVersion": _version(inventory.driver_version),
         "cudaDriverVersion": _version(_dotted(inventory.cuda_driver_version)),
         **_place(gpu),
-        **_interconnect(gpu, groups.get(gpu.uuid)),
+        **_reach(device, groups),
     }
     return {name: value for name, value in found.items() if value is not None}
 
@@ -48,18 +47,13 @@ def capacities(device: Device) -> dict[str, dict[str, str]]:
     driver's own reserve: this is the figure other GPU drivers publish and users know from
     ``nvidia-smi``, so that selectors such as ``>= 40Gi`` mean the same everywhere.
     """
-    gpu = device.gpu
-    counts = {
-        "multiprocessors": gpu.multiprocessors,
-        "copyEngines": gpu.engines.copy,
-        "decoders": gpu.engines.decoders,
-        "encoders": gpu.engines.encoders,
-        "jpegEngines": gpu.engines.jpeg,
-        "ofaEngines": gpu.engines.ofa,
-    }
-    known = {name: decimal_quantity(n) for name, n in counts.items() if n is not None}
-    quantities = {"memory": binary_quantity(gpu.memory)} | known
-    return {name: {"value": value} for name, value in quantities.items()}
+    match device:
+        case WholeGpu(gpu=gpu):
+            return _quantities(gpu.memory, gpu.multiprocessors, gpu.engines)
+        case MigPartition(profile=profile):
+            return _quantities(profile.memory, profile.multiprocessors, profile.engines)
+        case _:
+            assert_never(device)
 
 
 def semver(text: str) -> str | None:
@@ -70,6 +64,48 @@ def semver(text: str) -> str | None:
     """
     numbers = [str(int(number)) for number in re.findall("[0-9]{1,18}", text)[:3]]
     return ".".join([*numbers, "0", "0"][:3]) if numbers else None
+
+
+def _quantities(
+    memory: Bytes, multiprocessors: int | None, engines: Engines
+) -> dict[str, dict[str, str]]:
+    counts = {
+        "multiprocessors": multiprocessors,
+        "copyEngines": engines.copy,
+        "decoders": engines.decoders,
+        "encoders": engines.encoders,
+        "jpegEngines": engines.jpeg,
+        "ofaEngines": engines.ofa,
+    }
+    known = {name: decimal_quantity(n) for name, n in counts.items() if n is not None}
+    found = {"memory": binary_quantity(memory)} | known
+    return {name: {"value": value} for name, value in found.items()}
+
+
+def _identity(device: Device) -> dict[str, Attribute | None]:
+    """A partition has no UUID before it is made, and perhaps another one each time."""
+    match device:
+        case WholeGpu(gpu=gpu):
+            return {"uuid": _text(gpu.uuid), "wholeCard": _flag(True)}
+        case MigPartition(gpu=gpu, profile=profile, start=start):
+            return {
+                "parentUUID": _text(gpu.uuid),
+                "profile": _text(profile.name),
+                "placementStart": _number(start),
+                "placementSize": _number(profile.size),
+            }
+        case _:
+            assert_never(device)
+
+
+def _reach(device: Device, groups: Mapping[GpuUuid, str]) -> dict[str, Attribute | None]:
+    """Partitions reach no other card: NVLink and P2P are off in MIG mode (MIG user guide)."""
+    if not isinstance(device, WholeGpu):
+        return {}
+    return _interconnect(device.gpu, groups.get(device.gpu.uuid)) | {
+        "pcieGeneration": _number(device.gpu.pcie_generation),
+        "pcieWidth": _number(device.gpu.pcie_width),
+    }
 
 
 def _card(gpu: Gpu) -> dict[str, Attribute | None]:
@@ -90,8 +126,6 @@ def _place(gpu: Gpu) -> dict[str, Attribute | None]:
         f"{_STANDARD}pciBusID": _text(gpu.pci),
         f"{_STANDARD}pcieRoot": _text(gpu.pcie_root),
         f"{_STANDARD}numaNode": _number(gpu.numa_node),
-        "pcieGeneration": _number(gpu.pcie_generation),
-        "pcieWidth": _number(gpu.pcie_width),
     }
 
 

@@ -8,6 +8,7 @@ from driver.errors import UnknownDeviceError
 from driver.model.claims import Held, Record
 from driver.model.gpu import DeviceNode, Gpu
 from driver.model.ids import ClaimUid
+from driver.model.mig import MigDevice
 from driver.model.view import NodeView
 
 # The lowest version that allows hostPath and names that start with a digit; podman 4.3 takes no
@@ -72,7 +73,17 @@ def _device(uid: ClaimUid, held: Held, view: NodeView, prefixes: Iterable[str]) 
             "is it lost? `nvidia-smi` on the node shows the cards that answer, and --driver-root "
             "says where device nodes are looked for"
         )
-    told = _environment(gpu, held.type)
+    part = None
+    if held.placement is not None and not held.allocation.admin:
+        part = view.partitions.get(held.place)
+        if part is None:
+            raise UnknownDeviceError(
+                f"device {held.allocation.device}: there is no partition {held.profile} at "
+                f"{held.placement} of card {held.gpu}; somebody destroyed it, or its card was "
+                "reset: delete the pod, so that it is made again for another one"
+            )
+        nodes = (*nodes, *part.nodes)
+    told = _environment(gpu, held.type, part)
     return {
         "name": cdi_device_name(uid, held.allocation.position),
         "containerEdits": {
@@ -84,11 +95,13 @@ def _device(uid: ClaimUid, held: Held, view: NodeView, prefixes: Iterable[str]) 
     }
 
 
-def _environment(gpu: Gpu, type_: str) -> Mapping[str, str]:
-    """A whole card: all of what the process sees as its total. No size where it has none."""
-    size = {"MEMORY_BYTES": str(gpu.memory)} if gpu.memory else {}
+def _environment(gpu: Gpu, type_: str, part: MigDevice | None) -> Mapping[str, str]:
+    """Fractions are of what the process sees: all of its card or partition. No size where the
+    card has none of its own."""
+    memory = gpu.memory if part is None else part.memory
+    size = {"MEMORY_BYTES": str(memory)} if memory else {}
     return {
-        "UUID": gpu.uuid,
+        "UUID": gpu.uuid if part is None else part.uuid,
         "TYPE": type_,
         **size,
         "MEMORY_FRACTION": "1",
@@ -102,7 +115,13 @@ def _variable(request: str) -> str:
 
 def _node(node: DeviceNode) -> dict[str, Any]:
     """Without major and minor: the runtime takes them from the node at hostPath, which holds
-    also where the node stands in for another device."""
+    also where the node stands in for another device. A capability node may not exist on the host
+    (nvidia-modprobe makes them), so the runtime makes it from its numbers
+    (dra-driver-nvidia-gpu#787)."""
+    if node.numbers is not None:
+        major, minor = node.numbers
+        made = {"path": node.path, "type": "c", "major": major, "minor": minor}
+        return made | {"fileMode": node.mode or 0o444, "permissions": "rwm"}
     return {"path": node.path, "hostPath": node.host_path, "permissions": "rwm"}
 
 

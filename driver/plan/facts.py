@@ -5,7 +5,7 @@ from dataclasses import asdict
 from typing import Any
 
 from driver.errors import StateError
-from driver.model.gpu import Engines, Fabric, Gpu, MigMode, Nvlink
+from driver.model.gpu import Engines, Fabric, Gpu, MigMode, MigProfile, Nvlink
 
 
 def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
@@ -37,6 +37,12 @@ def gpu_from_dict(raw: Mapping[str, Any]) -> Gpu:
             values["fabric"] = Fabric(**values["fabric"])
         if values["mig_mode"] is not None:
             values["mig_mode"] = MigMode(**values["mig_mode"])
+        values["mig_profiles"] = tuple(map(_profile, values.get("mig_profiles", ())))
         return Gpu(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"remembered facts of card {raw.get('uuid')}: {error}") from error
+
+
+def _profile(raw: Mapping[str, Any]) -> MigProfile:
+    more = {"starts": tuple(raw["starts"]), "engines": Engines(**raw["engines"])}
+    return MigProfile(**{**raw, **more})

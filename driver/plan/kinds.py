@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import assert_never
 
-from driver.model.devices import Device, WholeGpu
+from driver.model.devices import Device, MigPartition, WholeGpu
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,8 +14,9 @@ class Limits:
     compute: str
 
 
-# Exclusive use of a card is a limit of the hardware.
-_LIMITS = {"gpu": Limits(memory="hardware", compute="hardware")}
+# Exclusive use of a card or of a partition is a limit of the hardware.
+_HARDWARE = Limits(memory="hardware", compute="hardware")
+_LIMITS = {"gpu": _HARDWARE, "mig": _HARDWARE}
 
 
 def device_type(device: Device) -> str:
@@ -23,6 +24,8 @@ def device_type(device: Device) -> str:
     match device:
         case WholeGpu():
             return "gpu"
+        case MigPartition():
+            return "mig"
         case _:
             assert_never(device)
 

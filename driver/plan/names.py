@@ -8,6 +8,17 @@ from driver.model.ids import DeviceName, GpuUuid
 _LENGTHS = (8, 16, 32)  # hex digits; a node whose cards share 8 uses 16 for all
 
 
+def profile_label(profile: str) -> str:
+    """A profile's name as part of a DNS label: ``1g.10gb+me`` is ``1g-10gb-me``, and a ``-me``
+    is ``-nome``, or two profiles would share a name (design 3)."""
+    return re.sub("[^a-z0-9]+", "-", profile.lower().replace("-me", "-nome"))
+
+
+def partition_name(card: DeviceName, profile: str, start: int) -> DeviceName:
+    """``gpu-3f0c2d5a-mig-1g-10gb-4``; ``start`` in memory slices."""
+    return DeviceName(f"{card}-mig-{profile_label(profile)}-{start}")
+
+
 def device_names(uuids: Iterable[GpuUuid]) -> Mapping[GpuUuid, DeviceName]:
     """``gpu-<hex digits>`` for each card of the node, a DNS label.
 

@@ -11,7 +11,8 @@ from typing import TypeAlias
 
 from driver.model.claims import Record
 from driver.model.gpu import GpuProcess
-from driver.model.ids import ClaimUid, GpuUuid
+from driver.model.ids import ClaimUid
+from driver.model.mig import Place
 
 
 class ClaimView(Enum):
@@ -61,16 +62,16 @@ class Clock:
 def decide(
     records: Iterable[Record],
     views: Mapping[ClaimUid, ClaimView],
-    processes: Mapping[GpuUuid, tuple[GpuProcess, ...]],
+    processes: Mapping[Place, tuple[GpuProcess, ...]],
     first_seen: Mapping[ClaimUid, float],
     clock: Clock,
 ) -> tuple[Decision, ...]:
     """One decision a record, in their order.
 
     A record is released when its claim was seen orphaned at least twice, the first time at least
-    ``clock.grace`` ago, and no process runs on a card that it holds. Cards that it has only
-    admin access to may be anybody's and do not count. ``views`` lacks a claim that the API
-    server could not be asked about, ``processes`` a card that could not be read: neither
+    ``clock.grace`` ago, and no process runs on a card or partition that it holds. Cards that it
+    has only admin access to may be anybody's and do not count. ``views`` lacks a claim that the
+    API server could not be asked about, ``processes`` a place that could not be read: neither
     releases anything. ``first_seen`` is ``orphans`` of the last round.
     """
     return tuple(_decide(record, views, processes, first_seen, clock) for record in records)
@@ -84,7 +85,7 @@ def orphans(decisions: Iterable[Decision]) -> dict[ClaimUid, float]:
 def _decide(
     record: Record,
     views: Mapping[ClaimUid, ClaimView],
-    processes: Mapping[GpuUuid, tuple[GpuProcess, ...]],
+    processes: Mapping[Place, tuple[GpuProcess, ...]],
     first_seen: Mapping[ClaimUid, float],
     clock: Clock,
 ) -> Decision:
@@ -103,13 +104,15 @@ def _decide(
     return Wait(uid, since, f"{what}, but {in_use}") if in_use else Release(uid, what)
 
 
-def _in_use(record: Record, processes: Mapping[GpuUuid, tuple[GpuProcess, ...]]) -> str:
+def _in_use(record: Record, processes: Mapping[Place, tuple[GpuProcess, ...]]) -> str:
     """Why its cards cannot be given away yet; empty when they can."""
-    for gpu in sorted({held.gpu for held in record.held if not held.allocation.admin}):
-        running = processes.get(gpu)
+    for place in dict.fromkeys(record.places):
+        gpu, placement = place
+        where = f"card {gpu}" + (f", {placement}" if placement else "")
+        running = processes.get(place)
         if running is None:
-            return f"the processes on card {gpu} cannot be read"
+            return f"the processes on {where} cannot be read"
         if running:
             pids = ", ".join(str(process.pid) for process in running)
-            return f"processes still run on card {gpu}: {pids}"
+            return f"processes still run on {where}: {pids}"
     return ""

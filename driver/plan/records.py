@@ -6,6 +6,7 @@ from typing import Any, assert_never
 from api.journal import (
     JournalAllocation,
     JournalError,
+    JournalPartition,
     JournalRecord,
     JournalStep,
     decode_record,
@@ -15,7 +16,8 @@ from driver.errors import StateError
 from driver.model.claims import AllocatedClaim, Allocation, ClaimState, Held, Record
 from driver.model.gpu import ComputeMode
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid, RequestName
-from driver.model.steps import SetComputeMode, Step
+from driver.model.mig import Placement
+from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode, Step
 
 _MODES = {
     ComputeMode.DEFAULT: "Default",
@@ -81,11 +83,12 @@ def _write_held(held: Held) -> JournalAllocation:
         share_id=allocation.share_id,
         admin_access=allocation.admin,
         compute_mode=None if mode is None else _MODES[mode],
+        partition=_write_partition(held.profile, held.placement),
     )
 
 
 def _read_held(allocation: JournalAllocation) -> Held:
-    mode = allocation.compute_mode
+    mode, partition = allocation.compute_mode, allocation.partition
     return Held(
         allocation=Allocation(
             position=allocation.position,
@@ -98,16 +101,43 @@ def _read_held(allocation: JournalAllocation) -> Held:
         ),
         gpu=GpuUuid(allocation.gpu),
         type=allocation.type,
+        placement=None if partition is None else _placement(partition),
+        profile=None if partition is None else partition.profile,
     )
+
+
+def _write_partition(profile: str | None, placement: Placement | None) -> JournalPartition | None:
+    if profile is None or placement is None:
+        return None
+    return JournalPartition(profile, placement.start, placement.size)
+
+
+def _placement(partition: JournalPartition) -> Placement:
+    return Placement(partition.start, partition.size)
 
 
 def _write_step(step: Step) -> JournalStep:
     match step:
         case SetComputeMode(gpu, mode):
             return JournalStep(do="setComputeMode", gpu=gpu, mode=_MODES[mode])
+        case EnsureMigMode(gpu, on, toggle):
+            return JournalStep(do="ensureMigMode", gpu=gpu, on=on, toggle=toggle)
+        case CreateMigDevice(gpu, profile, profile_id, placement):
+            return JournalStep(
+                do="createMigDevice",
+                gpu=gpu,
+                partition=_write_partition(profile, placement),
+                profile_id=profile_id,
+            )
         case _:
             assert_never(step)
 
 
 def _read_step(step: JournalStep) -> Step:
-    return SetComputeMode(GpuUuid(step.gpu), _MODES_READ[step.mode])
+    gpu = GpuUuid(step.gpu)
+    if step.partition is not None:
+        place = _placement(step.partition)
+        return CreateMigDevice(gpu, step.partition.profile, step.profile_id, place)
+    if step.mode is not None:
+        return SetComputeMode(gpu, _MODES_READ[step.mode])
+    return EnsureMigMode(gpu, step.on, step.toggle)

@@ -1,26 +1,35 @@
 """From devices to the pool to publish."""
 
-from collections.abc import Mapping, Sequence, Set
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
+from typing import Any, TypeAlias
 
-from driver.model.devices import Device
+from driver.model.devices import Device, MigPartition, WholeGpu
 from driver.model.gpu import Inventory
 from driver.model.ids import DeviceName, GpuUuid
 from driver.plan.attributes import attributes, capacities
-from driver.plan.topology import nvlink_groups
+from driver.plan.counters import adopted_of, consumed, fits, quantities, totals
+from driver.plan.names import device_names, profile_label
+from driver.plan.partitions import profile_ranks
+from driver.plan.topology import nvlink_groups, pci_order
 from kubeletplugin.contract import DesiredPool, DesiredSlice
 
-# resource.k8s.io/v1: devices a ResourceSlice, fewer as soon as one of them carries a taint.
+# resource.k8s.io/v1: devices a ResourceSlice, fewer as soon as one has a taint or counters.
 _MAX_DEVICES = 128
-_MAX_DEVICES_WITH_TAINTS = 64
+_MAX_SPECIAL_DEVICES = 64
+_MAX_COUNTER_SETS = 8
+
+COUNTERS_BESIDE_DEVICES = (
+    "countersBesideDevices"  # Kubernetes 1.34 wants them in one ResourceSlice
+)
 
 Taint = Mapping[str, str]  # key, effect and perhaps value
+_Publish: TypeAlias = Callable[[Device], Mapping[str, Any] | None]
 
 
 def driver_resources(
     devices: Sequence[Device],
     inventory: Inventory,
-    taints: Mapping[GpuUuid, Sequence[Taint]],
+    taints: Mapping[DeviceName, Sequence[Taint]],
     *,
     pool: str,
     features: Set[str],
@@ -29,38 +38,121 @@ def driver_resources(
     """The pool as it should be published.
 
     ``features`` are what the cluster keeps of the optional fields: "taints", "counters",
-    "sharing". Without taints, devices of a tainted card are withdrawn unless they are in
-    ``held``: what has an allocation must stay (kubernetes#140802). A taint of effect "None" only
-    informs and withdraws nothing.
+    "sharing", and COUNTERS_BESIDE_DEVICES. Without taints, tainted devices are withdrawn unless
+    they are in ``held``: what has an allocation must stay (kubernetes#140802). A taint of effect
+    "None" only informs and withdraws nothing.
 
-    ResourceSlices are keyed ``00-cards-00``, ``00-cards-01``, … and a device keeps its
-    ResourceSlice whatever becomes of the others, so that a fault rewrites one of them. For the
-    same reason they are cut to the size with taints wherever a taint may come later.
+    A device keeps its ResourceSlice whatever becomes of the others, so that a fault rewrites one
+    of them. For the same reason they are cut to the size with taints wherever a taint may come
+    later.
     """
-    with_taints = "taints" in features
-    size = _MAX_DEVICES_WITH_TAINTS if with_taints else _MAX_DEVICES
+    counted = _counted(devices, inventory) if "counters" in features else {}
+    usable = [each for each in devices if each.name in held or _fits(each, counted)]
     groups = nvlink_groups(inventory)
+    entries = {
+        each.name: {"name": each.name, "attributes": attributes(each, inventory, groups)}
+        | _amounts(each, counted)
+        for each in usable
+    }
 
     def publish(device: Device) -> Mapping[str, Any] | None:
-        found = taints.get(device.gpu.uuid, ())
-        entry: dict[str, Any] = {
-            "name": device.name,
-            "attributes": attributes(device, inventory, groups),
-            "capacity": capacities(device),
-        }
-        if with_taints:
+        entry, found = entries[device.name], taints.get(device.name, ())
+        if "taints" in features:
             return entry | ({"taints": [dict(taint) for taint in found]} if found else {})
         withdrawn = any(taint["effect"] != "None" for taint in found)
         return None if withdrawn and device.name not in held else entry
 
-    parts = [devices[i : i + size] for i in range(0, len(devices), size)]
-    return DesiredPool(
-        name=pool,
-        slices=tuple(
-            DesiredSlice(
-                key=f"00-cards-{i:02}",
-                devices=tuple(entry for each in part if (entry := publish(each)) is not None),
-            )
-            for i, part in enumerate(parts)
-        ),
-    )
+    special = "taints" in features or counted
+    layout = _Layout(_MAX_SPECIAL_DEVICES if special else _MAX_DEVICES, publish)
+    if COUNTERS_BESIDE_DEVICES in features:
+        return DesiredPool(pool, layout.card_by_card(usable, inventory, counted))
+    return DesiredPool(pool, layout.kind_by_kind(usable, inventory, counted))
+
+
+_Counted: TypeAlias = Mapping[GpuUuid, tuple[str, Mapping[str, int]]]  # set's name and totals
+
+
+def _counted(devices: Sequence[Device], inventory: Inventory) -> _Counted:
+    """Counter sets of the cards that are offered in more than one shape."""
+    cut = {each.gpu.uuid for each in devices if isinstance(each, MigPartition)}
+    names = device_names(gpu.uuid for gpu in inventory.gpus)
+    return {
+        gpu.uuid: (names[gpu.uuid], totals(gpu, adopted_of(devices, gpu)))
+        for gpu in inventory.gpus
+        if gpu.uuid in cut
+    }
+
+
+def _fits(device: Device, counted: _Counted) -> bool:
+    """What adopted partitions left no room for is not offered."""
+    if device.gpu.uuid not in counted:
+        return True
+    _, there = counted[device.gpu.uuid]
+    return fits(consumed(device, there), there)
+
+
+def _amounts(device: Device, counted: _Counted) -> dict[str, Any]:
+    found: dict[str, Any] = {"capacity": capacities(device)}
+    name, there = counted.get(device.gpu.uuid, ("", {}))
+    if need := quantities(consumed(device, there)):
+        found["consumesCounters"] = [{"counterSet": name, "counters": need}]
+    return found
+
+
+class _Layout:
+    """How devices are spread over ResourceSlices. Names sort in the order of taking."""
+
+    def __init__(self, size: int, publish: _Publish) -> None:
+        self._size = size
+        self._publish = publish
+
+    def kind_by_kind(
+        self, devices: Sequence[Device], inventory: Inventory, counted: _Counted
+    ) -> tuple[DesiredSlice, ...]:
+        """Whole cards, then a run for each profile, the smallest first, then the counters.
+
+        The first device that fits is taken, so an order may run across cards, and whole cards
+        cost the scheduler least in front (they are told from partitions by their class).
+        """
+        wholes = [each for each in devices if isinstance(each, WholeGpu)]
+        parts = [*self._cut("00-cards", wholes)]
+        cut = [each for each in devices if isinstance(each, MigPartition)]
+        for rank, profile in enumerate(profile_ranks(inventory.gpus)):
+            of_profile = [each for each in cut if each.profile.name == profile]
+            parts += self._cut(f"10-{rank:02}-{profile_label(profile)}", of_profile)
+        sets = [_counter_set(name, there) for name, there in counted.values()]
+        for i, few in enumerate(_chunks(sets, _MAX_COUNTER_SETS)):
+            parts.append(DesiredSlice(f"90-counters-{i:02}", shared_counters=tuple(few)))
+        return tuple(parts)
+
+    def card_by_card(
+        self, devices: Sequence[Device], inventory: Inventory, counted: _Counted
+    ) -> tuple[DesiredSlice, ...]:
+        """Kubernetes 1.34: a counter set stands in the ResourceSlice of its devices."""
+        plain = [each for each in devices if each.gpu.uuid not in counted]
+        parts = [*self._cut("00-cards", plain)]
+        cards = sorted(inventory.gpus, key=lambda gpu: pci_order(gpu.pci))
+        for i, gpu in enumerate(cards):
+            if gpu.uuid in counted:
+                name, there = counted[gpu.uuid]
+                of_card = [each for each in devices if each.gpu.uuid == gpu.uuid]
+                entries = self._entries(of_card[: self._size])
+                sets = (_counter_set(name, there),)
+                parts.append(DesiredSlice(f"10-{i:02}-{name}", entries, sets))
+        return tuple(parts)
+
+    def _cut(self, key: str, devices: Sequence[Device]) -> Iterable[DesiredSlice]:
+        for i, part in enumerate(_chunks(devices, self._size)):
+            yield DesiredSlice(f"{key}-{i:02}", self._entries(part))
+
+    def _entries(self, devices: Iterable[Device]) -> tuple[Mapping[str, Any], ...]:
+        found = (self._publish(each) for each in devices)
+        return tuple(entry for entry in found if entry is not None)
+
+
+def _counter_set(name: str, there: Mapping[str, int]) -> dict[str, Any]:
+    return {"name": name, "counters": quantities(there)}
+
+
+def _chunks(items: Sequence[Any], size: int) -> Iterable[Sequence[Any]]:
+    return (items[i : i + size] for i in range(0, len(items), size))

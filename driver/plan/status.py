@@ -66,18 +66,32 @@ def _message(held: Held, gpu: Gpu | None) -> str:
     if held.allocation.admin:
         return f"admin access to {card}: holds nothing, no limits"
     by = limits_of_type(held.type)
+    if held.placement is not None:
+        what = f"partition {held.profile} at {held.placement} of {card}"
+        return f"{what}; memory limited by {by.memory}, compute by {by.compute}"
     return f"whole {card}; memory limited by {by.memory}, compute by {by.compute}"
 
 
 def _data(held: Held, gpu: Gpu | None) -> dict[str, Any]:
     by = limits_of_type(held.type)
-    data = {
+    data: dict[str, Any] = {
         "type": held.type,
-        "uuid": held.gpu,
+        **_identity(held),
         "memoryLimit": "none" if held.allocation.admin else by.memory,
         "computeLimit": "none" if held.allocation.admin else by.compute,
     }
     return data | ({"product": gpu.product} if gpu else {})
+
+
+def _identity(held: Held) -> dict[str, Any]:
+    if held.placement is None:
+        return {"uuid": held.gpu}
+    return {
+        "parentUUID": held.gpu,
+        "profile": held.profile,
+        "placementStart": held.placement.start,
+        "placementSize": held.placement.size,
+    }
 
 
 def _timeless(entry: Mapping[str, Any]) -> dict[str, Any]:

@@ -38,6 +38,7 @@ __all__ = [
     "set_latency",
     "set_library",
     "set_link",
+    "set_mig_mode",
     "set_mig_reset",
     "set_mig_uuids",
     "set_privileged",
@@ -175,6 +176,13 @@ def set_link(root: Path, index: int, link: int, *, active: bool) -> None:
         state = world.change(index)
         others = [down for down in state.links_down if down != link]
         state.links_down = others if active else sorted([*others, link])
+
+
+def set_mig_mode(root: Path, index: int, *, on: bool) -> None:
+    """The card is in MIG mode or not, as after a reset with the mode pending."""
+    with Store(root).update() as world:
+        state = world.change(index)
+        state.mig_current = state.mig_pending = on
 
 
 def set_mig_reset(root: Path, index: int, policy: ResetPolicy) -> None:

@@ -149,15 +149,15 @@ def test_every_mistake_is_told_with_its_path():
         """
     ) == (
         "colour: unknown field; known: apiVersion, kind, gpus, taintEffect, ignoredXids, "
-        "orphanGraceSeconds, nodes",
+        "orphanGraceSeconds, order, nodes",
         "kind: got 'Policy', want one of NodePolicy",
         "taintEffect: got 'NoEntry', want one of NoSchedule, NoExecute, None",
         "orphanGraceSeconds: got -1, want a whole number from 0 to 86400",
         "gpus[0].select: selects nothing; write all: true for every card",
         "gpus[0].modes[1]: gpu stands here twice",
-        "gpus[0].modes[2]: mode mps is not available in this version; available: gpu",
+        "gpus[0].modes[2]: mode mps is not available in this version; available: gpu, mig",
         "gpus[0].modes[3]: got 'warp', want one of gpu, mps, timeslice, mig",
-        "gpus[1].reserve: unknown field; known: select, modes",
+        "gpus[1].reserve: unknown field; known: select, modes, migModeToggle, adoptExisting",
         "gpus[1].select.minor: unknown field; known: product, uuid, pciAddress, all",
         "gpus[1].select.all: got false, want true; leave it out otherwise",
         "gpus[1].select.all: stands beside other selectors; remove one",
@@ -172,7 +172,7 @@ def test_every_mistake_is_told_with_its_path():
         "ignoredXids[2]: got '94', want a whole number from 1 to 9999",
         "nodes[0]: says no nodes; give nodeName or nodeLabels",
         "nodes[1].nodes: unknown field; known: nodeName, nodeLabels, gpus, taintEffect, "
-        "ignoredXids, orphanGraceSeconds",
+        "ignoredXids, orphanGraceSeconds, order",
         "nodes[1].nodeName: got '', want the name of a node",
         "nodes[1].nodeLabels.pool: got 1, want a text for both key and value; quote it",
         "nodes[2].nodeLabels: got ['a'], want a mapping of label keys to values",
@@ -221,3 +221,26 @@ def test_no_text_crashes_the_reader(text):
     except PolicyProblems as error:
         found = error.problems
     assert isinstance(found, NodePolicy) or found
+
+
+def test_partitions_are_allowed_with_what_may_be_done_for_them():
+    text = """
+    gpus:
+    - select: {all: true}
+      modes: [gpu, mig]
+      migModeToggle: never
+      adoptExisting: true
+    """
+    policy = parse_policy(text, "policy.yaml")
+    wanted = GpuPolicy(("gpu", "mig"), mig_mode_toggle="never", adopt_existing=True)
+    assert policy.for_gpu(*L4) == wanted
+    assert policy.cuts_cards
+    assert not parse_policy("", "policy.yaml").cuts_cards
+
+
+def test_mistakes_about_partitions_are_told():
+    text = "gpus: [{select: {all: true}, modes: [mig], migModeToggle: always, adoptExisting: 1}]"
+    assert problems(text) == (
+        "gpus[0].migModeToggle: got 'always', want one of whenIdle, never",
+        "gpus[0].adoptExisting: got 1, want true or false",
+    )

@@ -1,9 +1,11 @@
 import fcntl
 import json
 import os
+from dataclasses import replace
 
 import pytest
 
+from driver.model.mig import Placement
 from driver.plan.cdi import spec_file_name
 from driver.state.journal import Journal
 from tests.cli.snapshots import snapshot
@@ -44,6 +46,18 @@ def test_it_shows_who_holds_what(aliquot, node):
     two = next(i for i, line in enumerate(lines) if line.startswith("default/two"))
     assert lines[two].endswith("present")
     assert gpu(2) in lines[two + 1]
+
+
+def test_a_partition_is_shown_with_its_memory_slices(aliquot, node):
+    journal = Journal.open(node / "plugins" / DRIVER / "claims")
+    one = record(3, 4, name="part")
+    held = replace(one.held[0], type="mig", placement=Placement(4, 4), profile="3g.40gb")
+    journal.put(replace(one, held=(held,)))
+    lines = aliquot(*options(node)).output.splitlines()
+    assert any(f"{gpu(4)} [4-7]" in line for line in lines)
+    found = json.loads(aliquot(*options(node, "-o", "json")).output)["claims"][1]
+    (told,) = found["devices"]
+    assert (told["profile"], told["placement"]) == ("3g.40gb", {"start": 4, "size": 4})
 
 
 def test_json_has_every_field(aliquot, node):

@@ -62,9 +62,11 @@ def test_a_policy_takes_cards_out(aliquot, tmp_path):
 
 
 def test_the_class_asks_for_what_a_device_may_lack_safely(aliquot):
-    found = yaml.safe_load(aliquot("render", "--classes").output)
-    kubernetes_validate.validate(found, "1.34", strict=True)
-    (selector,) = found["spec"]["selectors"]
+    whole, part = yaml.safe_load_all(aliquot("render", "--classes").output)
+    for each in (whole, part):
+        kubernetes_validate.validate(each, "1.34", strict=True)
+    assert (whole["metadata"]["name"], part["metadata"]["name"]) == ("gpu", "mig")
+    (selector,) = whole["spec"]["selectors"]
     assert selector["cel"]["expression"] == (
         "device.driver == 'gpu.aliquot.dev' && "
         "device.attributes['gpu.aliquot.dev'].?wholeCard.orValue(false)"
@@ -76,10 +78,46 @@ def test_the_class_follows_the_drivers_name_and_the_extended_resource(aliquot):
         *("render", "--classes", "--driver-name", "gpu.example.com"),
         *("--extended-resource-name", "nvidia.com/gpu", "-o", "json"),
     )
-    found = json.loads(result.output)
+    found = json.loads(result.output)["items"][0]
     kubernetes_validate.validate(found, "1.37", strict=True)
     assert found["spec"]["extendedResourceName"] == "nvidia.com/gpu"
     assert "gpu.example.com" in found["spec"]["selectors"][0]["cel"]["expression"]
+
+
+def test_a_board_has_a_class_for_each_of_its_partitions(aliquot):
+    found = list(yaml.safe_load_all(aliquot("render", "a100-40gb", "--classes").output))
+    for each in found:
+        kubernetes_validate.validate(each, "1.37", strict=True)
+    resources = {
+        each["metadata"]["name"]: each["spec"].get("extendedResourceName") for each in found
+    }
+    assert resources == {
+        "gpu": "nvidia.com/gpu",
+        "mig": None,
+        "mig-1g.5gb": "nvidia.com/mig-1g.5gb",
+        "mig-1g.10gb": "nvidia.com/mig-1g.10gb",
+        "mig-2g.10gb": "nvidia.com/mig-2g.10gb",
+        "mig-3g.20gb": "nvidia.com/mig-3g.20gb",
+        "mig-4g.20gb": "nvidia.com/mig-4g.20gb",
+        "mig-7g.40gb": "nvidia.com/mig-7g.40gb",
+        "mig-1g.5gb-me": "nvidia.com/mig-1g.5gb.me",
+    }
+
+
+def test_classes_leave_the_resources_alone_where_a_device_plugin_has_them(aliquot):
+    arguments = ("render", "a30", "--classes", "--no-extended-resources")
+    found = list(yaml.safe_load_all(aliquot(*arguments).output))
+    assert len(found) == 7
+    assert not any("extendedResourceName" in each["spec"] for each in found)
+
+
+def test_cards_are_shown_whole_and_cut(aliquot):
+    result = aliquot("render", "h100-80gb", "--count", 1, "--modes", "gpu,mig", "-o", "table")
+    lines = result.output.splitlines()
+    assert len(lines) == 1 + 1 + 25
+    ampere = ("render", "a30", "--count", 1, "--modes", "gpu,mig", "-o", "table")
+    assert len(aliquot(*ampere).output.splitlines()) == 1 + 1
+    assert len(aliquot(*ampere, "--mig-mode").output.splitlines()) == 1 + 13
 
 
 def test_the_class_as_a_table(aliquot):
@@ -98,6 +136,9 @@ def test_the_class_as_a_table(aliquot):
         (["l4", "--features", "taints,colour"], "no feature colour; known: taints"),
         (["l4", "--node-name", "Node_1"], "'Node_1' is not a DNS name"),
         (["l4", "--extended-resource-name", "a/b"], "add --classes"),
+        (["l4", "--modes", "gpu,colour"], "modes"),
+        (["l4", "--modes", "gpu", "--config", "p.yaml"], "give one of them"),
+        (["nope", "--classes"], "no profile 'nope'"),
         (["l4", "--config", "/nowhere/policy.yaml"], "/nowhere/policy.yaml"),
     ],
 )

@@ -2,6 +2,7 @@ import asyncio
 import json
 from typing import Any
 
+import click
 import pytest
 
 from cli.drawing import BAR, cards, draw
@@ -127,6 +128,41 @@ def test_each_card_has_a_bar_with_its_holder():
     assert held.endswith("team/mine (web)")
     assert "▒" * BAR in tainted
     assert "tainted: x/health:NoSchedule" in tainted
+
+
+def cut(card: str, profile: str, start: int, size: int) -> dict[str, Any]:
+    made = device(f"{card}-mig-{profile.replace('.', '-')}-{start}", "0000:1b:00.0")
+    made["attributes"] |= {
+        "type": {"string": "mig"},
+        "profile": {"string": profile},
+        "placementStart": {"int": start},
+        "placementSize": {"int": size},
+    }
+    return made
+
+
+def test_memory_slices_are_drawn_with_their_holders():
+    small = [cut("gpu-a", "1g.10gb", n, 1) for n in range(7)]
+    large = [cut("gpu-a", "3g.40gb", n, 4) for n in (0, 4)]
+    slices = [resource_slice(1, device("gpu-a", "0000:1b:00.0"), *small, *large)]
+    claims = [
+        claim("one", "gpu-a-mig-1g-10gb-2", pod="web"),
+        claim("two", "gpu-a-mig-3g-40gb-4"),
+    ]
+    found = cards(slices, claims, DRIVER)
+    assert [(part.profile, part.start) for part in found[0].parts] == [
+        ("1g.10gb", 2),
+        ("3g.40gb", 4),
+    ]
+    head, _, line = draw(found)
+    assert "1 card, 1 held, 0 free" in head
+    assert "░" * 6 + "██▌" + "░" * 3 + "█" * 11 + "▌" in click.unstyle(line)
+    assert line.endswith("1g.10gb [2] team/one (web); 3g.40gb [4-7] team/two")
+
+
+def test_a_card_that_is_offered_in_partitions_only_is_drawn():
+    (found,) = cards([resource_slice(1, cut("gpu-a", "1g.10gb", 0, 1))], [], DRIVER)
+    assert (found.device, found.memory, found.held) == ("gpu-a", "", False)
 
 
 def test_only_the_newest_generation_of_a_pool_counts():

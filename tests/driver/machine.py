@@ -118,7 +118,7 @@ class Parts:
     def refresh(self) -> None:
         """Enumerate, without the watch's task."""
         self.nvml.open()
-        self.cards.refresh(self.watch.held_gpus())
+        self.cards.refresh(self.watch.held_gpus(), self.watch.places)
 
     def record(self, n: int = 1) -> Record | None:
         return self.journal.get(ClaimUid(uid(n)))

@@ -444,3 +444,22 @@ async def test_stop_without_a_run_is_harmless(server):
     await publisher.stop()
     assert publisher.status == publisher.status
     assert not publisher.status.published
+
+
+async def test_a_pool_that_changes_during_a_write_is_not_taken_for_dropped_fields(
+    server, monkeypatch
+):
+    dropped: list[frozenset[str]] = []
+    async with running(server, on_dropped=dropped.append) as publisher:
+        await published(publisher)
+        newest = pool(part("00-cards", "gpu-1"), part("01-mig", "mig-0"))
+        update = publisher._client.update
+
+        async def overtaken(path: str, found: Object) -> Object:
+            publisher.set_pool(newest)
+            return await update(path, found)
+
+        monkeypatch.setattr(publisher._client, "update", overtaken)
+        publisher.set_pool(pool(part("00-cards", "gpu-0"), part("01-mig", "mig-0")))
+        await eventually(lambda: devices(server)[0] == ["gpu-1"], "the newest pool")
+    assert dropped == []

@@ -6,12 +6,13 @@ from dataclasses import replace
 from typing import Any
 
 from driver.model.claims import AllocatedClaim, Allocation, ClaimState, Held, Record
-from driver.model.devices import Device, WholeGpu
-from driver.model.gpu import DeviceNode, Engines, Gpu, Inventory, MigMode, Nvlink
+from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.gpu import DeviceNode, Engines, Gpu, Inventory, MigMode, MigProfile, Nvlink
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid, PciAddress, RequestName
-from driver.model.units import Bytes
+from driver.model.units import Bytes, from_mib
 from driver.model.view import NodeView
-from driver.plan.names import device_names
+from driver.plan.names import device_names, partition_name
+from driver.sim.profiles import PROFILES
 
 DRIVER = "gpu.aliquot.dev"
 POOL = "node-1"
@@ -54,6 +55,57 @@ def switched(n: int, **changes: Any) -> Gpu:
 
 def linked(n: int, *peers: int, **changes: Any) -> Gpu:
     return gpu(n, nvlink=Nvlink(4, (3, 0), False, frozenset(map(pci, peers))), **changes)
+
+
+def profiles_of(board: str) -> tuple[MigProfile, ...]:
+    """What real boards of this kind can be cut into."""
+    return tuple(
+        MigProfile(
+            name=row.name,
+            enum=row.profile,
+            id=row.id,
+            slices=row.slices,
+            memory=from_mib(row.memory_mib),
+            multiprocessors=row.multiprocessors,
+            engines=Engines(row.copy_engines, row.decoders, row.encoders, row.jpeg, row.ofa),
+            size=row.size,
+            starts=row.starts,
+            instances=row.instances,
+        )
+        for row in PROFILES[board].gpu_instance_profiles
+    )
+
+
+def cuttable(n: int = 0, board: str = "h100-80gb", **changes: Any) -> Gpu:
+    """Card ``n`` with its MIG profiles; MIG mode is off where it changes without a reset."""
+    found = PROFILES[board]
+    card = gpu(
+        n,
+        product=found.product,
+        compute_capability=found.compute_capability,
+        memory=from_mib(found.memory_mib),
+        multiprocessors=found.multiprocessors,
+        mig_mode=MigMode(*[found.mig_needs_reset] * 2),
+        mig_profiles=profiles_of(board),
+    )
+    return replace(card, **changes)
+
+
+def partition(card: Gpu, profile: str, start: int = 0, **changes: Any) -> MigPartition:
+    kind = next(each for each in card.mig_profiles if each.name == profile)
+    name = partition_name(device_names([card.uuid])[card.uuid], profile, start)
+    return replace(MigPartition(name, card, kind, start, toggle=True), **changes)
+
+
+def holding(held_by: AllocatedClaim, *devices: Device, **changes: Any) -> Record:
+    """A completed record of ``held_by`` on ``devices``, one for each allocation."""
+    held = tuple(
+        Held(each, device.gpu.uuid, "mig", device.placement, device.profile.name)
+        if isinstance(device, MigPartition)
+        else Held(each, device.gpu.uuid, "gpu")
+        for each, device in zip(held_by.allocations, devices, strict=True)
+    )
+    return replace(Record(held_by, held, (), ClaimState.COMPLETED, BOOT), **changes)
 
 
 def inventory(*gpus: Gpu) -> Inventory:

@@ -5,11 +5,12 @@ import pytest
 from driver.errors import StateError
 from driver.model.gpu import Engines, Fabric
 from driver.plan.facts import gpu_from_dict, gpu_to_dict
-from tests.plan.builders import gpu, linked, switched
+from tests.plan.builders import cuttable, gpu, linked, switched
 
 CARDS = [
     pytest.param(gpu(), id="plain"),
     pytest.param(linked(0, 1, 2), id="linked"),
+    pytest.param(cuttable(0, "a30"), id="cuttable"),
     pytest.param(switched(0, fabric=Fabric("cluster", 1)), id="fabric"),
     pytest.param(gpu(mig_mode=None, engines=Engines(), numa_node=None), id="silent"),
 ]

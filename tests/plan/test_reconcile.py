@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from driver.model.gpu import GpuProcess
 from driver.model.ids import ClaimUid
+from driver.model.mig import Place
 from driver.plan.reconcile import (
     ClaimView,
     Clock,
@@ -19,7 +20,7 @@ A, B = gpu(0), gpu(1)
 UID = ClaimUid("a")
 RECORD = record(claim("a", allocation(whole(A))), [A])
 ADMIN = record(claim("b", allocation(whole(B), admin=True)), [B])
-IDLE = {A.uuid: ()}
+IDLE = {(A.uuid, None): ()}
 GRACE = 60.0
 
 
@@ -64,7 +65,7 @@ def test_a_clock_that_went_back_starts_the_wait_anew():
 
 
 def test_a_card_with_processes_is_not_given_away():
-    decision = one(processes={A.uuid: (GpuProcess(41, None), GpuProcess(42, None))})
+    decision = one(processes={(A.uuid, None): (GpuProcess(41, None), GpuProcess(42, None))})
     assert isinstance(decision, Wait)
     assert decision.reason.endswith(f"but processes still run on card {A.uuid}: 41, 42")
 
@@ -93,7 +94,8 @@ def test_nothing_is_released_before_it_was_an_orphan_for_the_whole_grace(rounds)
         now += step
         orphaned = seen not in {None, ClaimView.FINE}
         orphan_since = (now if orphan_since is None else orphan_since) if orphaned else None
-        processes = {A.uuid: (GpuProcess(1, None),) if busy else ()}
+        running = (GpuProcess(1, None),) if busy else ()
+        processes: dict[Place, tuple[GpuProcess, ...]] = {(A.uuid, None): running}
         views = {} if seen is None else {UID: seen}
         decisions = decide([RECORD], views, processes, first, Clock(now, GRACE))
         first = orphans(decisions)

@@ -9,10 +9,23 @@ from driver.errors import StateError
 from driver.model.claims import ClaimState, Held, Record
 from driver.model.gpu import ComputeMode
 from driver.model.ids import ClaimUid, GpuUuid, RequestName
-from driver.model.steps import SetComputeMode
+from driver.model.mig import Placement
+from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode
 from driver.plan.records import from_payload, to_payload
-from tests.plan.builders import BOOT, allocation, claim, gpu, paths, put, whole
+from tests.plan.builders import (
+    BOOT,
+    allocation,
+    claim,
+    cuttable,
+    gpu,
+    holding,
+    partition,
+    paths,
+    put,
+    whole,
+)
 
+GOLDEN_PARTITIONS = Path(__file__).parent.parent / "data" / "journal_partitions_v1.json"
 GOLDEN = Path(__file__).parent.parent / "data" / "journal_record_v1.json"
 CARD = gpu(0x3F0C2D5A)
 EXCLUSIVE = ComputeMode.EXCLUSIVE_PROCESS
@@ -31,6 +44,45 @@ def golden_record():
     )
     steps = (SetComputeMode(card.uuid, EXCLUSIVE),)
     return Record(wanted, held, steps, ClaimState.STARTED, BOOT)
+
+
+def golden_partition_record():
+    """Of two partitions of one card."""
+    card = cuttable(0x3F0C2D5A)
+    parts = partition(card, "1g.10gb+me", 3), partition(card, "3g.40gb", 4)
+    wanted = claim(
+        "6a1f7e0b-8f1b-4d1c-9a53-0b0f5d1f8a11",
+        *(allocation(each, n) for n, each in enumerate(parts)),
+    )
+    steps = (
+        EnsureMigMode(card.uuid, on=True, toggle=True),
+        CreateMigDevice(card.uuid, "1g.10gb+me", 20, Placement(3, 1)),
+        CreateMigDevice(card.uuid, "3g.40gb", 9, Placement(4, 4)),
+    )
+    return holding(wanted, *parts, steps=steps)
+
+
+def test_partitions_are_read_and_written_as_they_always_were():
+    golden = json.loads(GOLDEN_PARTITIONS.read_text())
+    assert from_payload(golden) == golden_partition_record()
+    assert to_payload(golden_partition_record()) == golden
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "said"),
+    [
+        (("allocations", 0, "partition", "size"), 0, "partition.size: got 0, want 1 or more"),
+        (("allocations", 0, "partition", "start"), "3", "partition.start"),
+        (("allocations", 0, "partition"), [], "partition: got []"),
+        (("steps", 1, "partition"), None, "partition"),
+        (("steps", 1, "profileID"), -1, "profileID"),
+        (("steps", 0, "on"), 1, "on: got 1, want true or false"),
+    ],
+)
+def test_a_partition_that_cannot_be_trusted_is_named(path, value, said):
+    with pytest.raises(StateError) as error:
+        from_payload(put(to_payload(golden_partition_record()), path, value))
+    assert said in str(error.value)
 
 
 def test_version_1_is_read_and_written_as_it_always_was():

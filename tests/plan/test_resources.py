@@ -15,7 +15,8 @@ TAINTS = frozenset({"taints"})
 def publish(cards, taints=None, features=TAINTS, held=frozenset()):
     node = inventory(*cards)
     devices = allocatable(node, NodePolicy())
-    return driver_resources(devices, node, taints or {}, pool=POOL, features=features, held=held)
+    by_device = {each.name: (taints or {}).get(each.gpu.uuid, ()) for each in devices}
+    return driver_resources(devices, node, by_device, pool=POOL, features=features, held=held)
 
 
 def names(pool):
