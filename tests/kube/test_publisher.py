@@ -457,7 +457,8 @@ async def test_a_pool_that_changes_during_a_write_is_not_taken_for_dropped_field
 
         async def overtaken(path: str, found: Object) -> Object:
             publisher.set_pool(newest)
-            return await update(path, found)
+            stored: Object = await update(path, found)
+            return stored
 
         monkeypatch.setattr(publisher._client, "update", overtaken)
         publisher.set_pool(pool(part("00-cards", "gpu-0"), part("01-mig", "mig-0")))
