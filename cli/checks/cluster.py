@@ -33,14 +33,13 @@ class Right:
 
 def needed_rights(driver: str, minor: int, claim_cache: bool) -> tuple[Right, ...]:
     """As the installation's ClusterRole grants them; ``minor`` of the API server's version."""
-    slices = ("get", "list", "watch", "create", "update", "delete")
+    slices = ("list", "watch", "create", "update", "delete")
     claims = ("get", "list", "watch") if claim_cache else ("get", "list")
     rights = [Right(verb, "resourceslices") for verb in slices]
     rights += [Right(verb, "resourceclaims") for verb in claims]
     rights.append(Right("patch", "resourceclaims/status"))
     if minor >= 36:  # DRAResourceClaimGranularStatusAuthorization
-        verbs = ("associated-node:patch", "associated-node:update")
-        rights += [Right(verb, "resourceclaims/driver", name=driver) for verb in verbs]
+        rights.append(Right("associated-node:patch", "resourceclaims/driver", name=driver))
     rights.append(Right("get", "nodes", group=""))
     rights += [Right(verb, "events", group="events.k8s.io") for verb in ("create", "patch")]
     return tuple(rights)

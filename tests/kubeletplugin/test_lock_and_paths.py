@@ -84,19 +84,20 @@ def test_a_deleted_lock_file_is_noticed_and_locked_again(tmp_path):
     lock.release()
 
 
-def test_sockets_stand_in_the_usual_places(tmp_path):
-    paths = plugin_paths("gpu.example.com", kubelet_root=tmp_path)
-    assert paths.dra_socket == tmp_path / "plugins/gpu.example.com/dra.sock"
-    assert paths.registration_socket == tmp_path / "plugins_registry/gpu.example.com-reg.sock"
+def test_sockets_stand_in_the_usual_places():
+    root = Path("/k")
+    paths = plugin_paths("gpu.example.com", kubelet_root=root)
+    assert paths.dra_socket == root / "plugins/gpu.example.com/dra.sock"
+    assert paths.registration_socket == root / "plugins_registry/gpu.example.com-reg.sock"
     plugin_lock, registry_lock = paths.locks
-    assert plugin_lock == tmp_path / "plugins/gpu.example.com/dra.lock"
+    assert plugin_lock == root / "plugins/gpu.example.com/dra.lock"
     assert registry_lock.name.startswith(".")  # the kubelet's watcher skips dot files
 
 
-def test_folders_can_be_given_apart_from_the_kubelets_root(tmp_path):
-    paths = plugin_paths("d", plugin_dir=tmp_path / "p", registry_dir=tmp_path / "r")
-    assert paths.dra_socket == tmp_path / "p/dra.sock"
-    assert paths.registration_socket == tmp_path / "r/d-reg.sock"
+def test_folders_can_be_given_apart_from_the_kubelets_root():
+    paths = plugin_paths("d", plugin_dir=Path("/p"), registry_dir=Path("/r"))
+    assert paths.dra_socket == Path("/p/dra.sock")
+    assert paths.registration_socket == Path("/r/d-reg.sock")
 
 
 def test_registration_names_follow_the_go_library():
