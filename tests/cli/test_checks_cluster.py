@@ -129,7 +129,6 @@ def test_the_rights_are_those_of_the_cluster_role():
     cached = cluster.needed_rights("gpu.aliquot.dev", 35, claim_cache=True)
     assert {each.verb for each in set(new) - set(old)} == {
         "associated-node:patch",
-        "associated-node:update",
     }
     assert [each.verb for each in set(cached) - set(old)] == ["watch"]
 
