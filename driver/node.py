@@ -110,9 +110,7 @@ class NodeCards:
         cuda = values.get("cudaDriverVersion", (0, 0))
         self._versions = (values.get("driverVersion", ""), (int(cuda[0]), int(cuda[1])))
 
-    def refresh(
-        self, held: Set[GpuUuid], places: Callable[[], Set[Place]]
-    ) -> tuple[Change, ...]:
+    def refresh(self, held: Set[GpuUuid], places: Callable[[], Set[Place]]) -> tuple[Change, ...]:
         """Enumerate the cards anew; returns what is strange on them. Blocks.
 
         ``places`` tells what records hold now.
