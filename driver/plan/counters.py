@@ -6,6 +6,7 @@ there is of it. Both are needed: seven compute slices lie over eight memory slic
 
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
+from typing import assert_never
 
 from driver.model.devices import Device, MigPartition, WholeGpu
 from driver.model.gpu import Engines, Gpu, MigProfile
@@ -29,6 +30,8 @@ def consumed(device: Device, gpu_totals: Mapping[str, int]) -> Mapping[str, int]
             return {}
         case MigPartition(profile=profile, start=start):
             return _of_profile(profile, start, gpu_totals)
+        case _:
+            assert_never(device)
 
 
 def totals(gpu: Gpu, adopted: Iterable[MigPartition] = ()) -> Mapping[str, int]:

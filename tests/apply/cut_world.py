@@ -63,6 +63,11 @@ class Cards:
     records: dict[ClaimUid, Record] = field(default_factory=dict)
     cdi: dict[str, Any] = field(default_factory=dict)
     boot: int = 1
+    devices: dict[DeviceName, Device] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        known = node_devices(inventory(*self.gpus), POLICY)
+        self.devices = {each.name: each for each in known}
 
     def room(self, gpu: GpuUuid, profile_id: int, start: int) -> bool:
         """NVML's own rules."""
@@ -196,9 +201,7 @@ class Node:
 
     def __init__(self, cards: Cards) -> None:
         self._cards = cards
-        self.devices: dict[DeviceName, Device] = {
-            each.name: each for each in node_devices(inventory(*cards.gpus), POLICY)
-        }
+        self.devices = cards.devices
 
     def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView:
         known = {gpu.uuid: gpu for gpu in self._cards.gpus}
@@ -261,7 +264,7 @@ class CutWorld:
         gpus = tuple(cuttable(n, board) for n in range(count))
         self.cards = Cards(board, gpus)
         self.cards.reboot()
-        self.names = tuple(Node(self.cards).devices)
+        self.names = tuple(self.cards.devices)
 
     def start(self, touches: Touches | None = None) -> Process:
         return Process(self.cards, touches or Touches())

@@ -195,6 +195,7 @@ def test_a_kind_that_the_totals_do_not_cover_is_left_out():
     assert uncovered(card) == ("copy-engines",)
     assert "copy-engines" not in totals(card)
     assert "copy-engines" not in consumed(partition(card, "1g.10gb"), totals(card))
+    assert "copy-engines" not in totals(card, [partition(card, "1g.10gb", adopted=True)])
 
 
 def _with_copy(profile, count):
