@@ -1,0 +1,191 @@
+"""One connection to a server that speaks HTTP/1.1; h11 knows the protocol.
+
+A request is one write to the socket, and an answer is read where it arrives, without streams and
+tasks in between: a pod's start waits for a GET made here.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import h11
+
+Request: TypeAlias = h11.Request
+
+MAX_HEAD = 64 << 10  # bytes
+MAX_BODY = 64 << 20  # bytes of one answer; a page of 500 large objects
+_PAUSE_AT = 1 << 20  # bytes of a stream that nobody has taken yet
+
+_END = h11.EndOfMessage()
+
+
+class HttpError(Exception):
+    """No whole answer. The text is the cause; server and request are the caller's to name."""
+
+
+class DisconnectedError(HttpError):
+    """The server closed the connection before the first byte of its answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer: status, its phrase, header fields by lower-case name, body."""
+
+    status: int
+    phrase: str
+    headers: Mapping[str, str]
+    body: bytes
+
+
+def request(
+    method: str, target: str, fields: Sequence[tuple[str, str]], body: bytes = b""
+) -> Request:
+    """Raises HttpError for what cannot be sent."""
+    length = [("Content-Length", str(len(body)))] if body else []
+    try:
+        return h11.Request(method=method, target=target, headers=[*fields, *length])
+    except (h11.LocalProtocolError, ValueError):  # whose text may hold the token
+        raise HttpError("path or credentials have characters that HTTP forbids") from None
+
+
+class Wire(asyncio.Protocol):
+    """One connection, one exchange at a time."""
+
+    def __init__(self, forget: Callable[["Wire"], None]) -> None:
+        self.head: h11.Response | None = None
+        self.idle_since = 0.0
+        self._forget = forget
+        self._http = h11.Connection(h11.CLIENT, MAX_HEAD)
+        self._asked = self._heard = self._complete = self._paused = False
+        self._whole = True  # wake the waiter for the complete answer only
+        self._parts: list[bytes] = []
+        self._size = 0
+        self._error: Exception | None = None
+        self._waiter: asyncio.Future[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        assert isinstance(transport, asyncio.Transport)  # noqa: S101  (what TCP and TLS give)
+        self.transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        if not self._asked or self._complete:
+            self.close()  # nobody asked
+            return
+        self._heard = True
+        self._read(data)
+
+    def eof_received(self) -> None:
+        self._read(b"")
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._forget(self)
+        if exc is None:
+            self._read(b"")
+        elif not self._complete:
+            self._fail(HttpError(str(exc)) if self._heard else DisconnectedError(str(exc)))
+
+    async def ask(self, request: h11.Request, body: bytes, *, whole: bool) -> None:
+        """Send, then wait for the head of the answer, or for all of it."""
+        self._asked, self._whole = True, whole
+        if self._error is None:
+            send = self._http.send
+            head = send(request) or b""
+            content = send(h11.Data(data=body)) or b"" if body else b""
+            self.transport.write(head + content + (send(_END) or b""))
+        while self.head is None or (whole and not self._complete):
+            await self._news()
+
+    async def chunk(self, quiet_s: float) -> bytes:
+        """What has arrived of the body, after at most ``quiet_s``; empty at its end."""
+        while not self._parts and not self._complete:
+            async with asyncio.timeout(quiet_s):
+                await self._news()
+        if self._paused:
+            self._paused = False
+            self.transport.resume_reading()
+        return self.body()
+
+    def reply(self, body: bytes = b"") -> Reply:
+        """The answer's head; after ``ask``."""
+        head = self.head
+        assert head is not None  # noqa: S101  (what ask waits for)
+        fields = {name.decode(): value.decode("latin-1") for name, value in head.headers}
+        return Reply(head.status_code, head.reason.decode("latin-1"), fields, body)
+
+    def body(self) -> bytes:
+        """What has arrived and was not taken yet."""
+        parts, self._parts, self._size = self._parts, [], 0
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def next_cycle(self) -> bool:
+        """Ready for the next exchange; False: this connection can have none."""
+        http = self._http
+        done = http.our_state is h11.DONE and http.their_state is h11.DONE
+        if not done or http.trailing_data != (b"", False) or self.transport.is_closing():
+            return False
+        http.start_next_cycle()
+        self.head = None
+        self._asked = self._heard = self._complete = False
+        return True
+
+    def close(self) -> None:
+        """At once: there is nothing left to say, and TLS would wait for the other side."""
+        self._forget(self)
+        self.transport.abort()
+
+    async def _news(self) -> None:
+        if self._error is not None:
+            raise self._error
+        self._waiter = asyncio.get_running_loop().create_future()
+        try:
+            await self._waiter
+        finally:
+            self._waiter = None
+
+    def _read(self, data: bytes) -> None:
+        """Feed what came; an empty ``data`` is the end of the connection."""
+        if self._error is not None:
+            return
+        if not data and not self._heard:
+            self._fail(DisconnectedError("Server disconnected"))
+            return
+        try:
+            self._http.receive_data(data)
+            while not self._complete and self._take(self._http.next_event()):
+                pass
+        except h11.RemoteProtocolError as error:
+            self._fail(HttpError(str(error)))
+            return
+        if self._complete or not self._whole:
+            self._wake()
+
+    def _take(self, event: object) -> bool:
+        """False: that was all for now."""
+        if isinstance(event, h11.Data):
+            self._parts.append(bytes(event.data))
+            self._size += len(event.data)
+            self._bound()
+        elif isinstance(event, h11.Response):
+            self.head = event
+        elif isinstance(event, h11.EndOfMessage):
+            self._complete = True
+        else:
+            return isinstance(event, h11.InformationalResponse)
+        return self._error is None
+
+    def _bound(self) -> None:
+        if self._whole and self._size > MAX_BODY:
+            self._fail(HttpError(f"the answer is longer than {MAX_BODY} bytes"))
+        elif not self._whole and self._size > _PAUSE_AT and not self._paused:
+            self._paused = True
+            self.transport.pause_reading()
+
+    def _fail(self, error: Exception) -> None:
+        self._error = self._error or error
+        self.close()
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
