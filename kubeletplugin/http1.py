@@ -88,7 +88,7 @@ class Pool:
     def _request(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Request:
-        fields = [("Host", self._netloc), *headers.items()]
+        fields = (("Host", self._netloc), *headers.items())
         return request(method, f"{self._base}{target}", fields, body)
 
     async def _answered(self, ask: Request, body: bytes, *, whole: bool) -> Wire:

@@ -264,7 +264,8 @@ def _refusal(where: str, reply: Reply, raw: bytes) -> ApiError:
         details = status.get("details") or {}
     except (ValueError, AttributeError):
         reason, message, details = "", raw[:200].decode(errors="replace").strip(), {}
-    seconds = _seconds(reply.headers.get("retry-after") or details.get("retryAfterSeconds"))
+    after = dict(reply.headers).get(b"retry-after")
+    seconds = _seconds(after or details.get("retryAfterSeconds"))
     text = f"{where}: {message or reply.phrase}"
     return ApiError(reply.status, reason, text, seconds, details)
 
