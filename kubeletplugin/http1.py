@@ -116,7 +116,7 @@ class Pool:
         now = asyncio.get_running_loop().time()
         while self._idle:
             wire = self._idle.pop()
-            if not wire.transport.is_closing() and now - wire.idle_since < KEEP_ALIVE_S:
+            if not wire.gone and now - wire.idle_since < KEEP_ALIVE_S:
                 return wire
             wire.close()
         return None

@@ -12,6 +12,8 @@ from typing import Any, TypeAlias, cast
 
 import h11
 
+from kubeletplugin.short import NotPlainError, ShortReader
+
 Request: TypeAlias = h11.Request
 
 MAX_HEAD = 64 << 10  # bytes
@@ -57,13 +59,31 @@ def _checked(fields: tuple[tuple[str, str], ...]) -> list[tuple[bytes, bytes]]:
     return cast("list[tuple[bytes, bytes]]", checked)  # h11's own kind, which it takes as it is
 
 
+@lru_cache(maxsize=4)
+def _block(fields: tuple[tuple[bytes, bytes], ...]) -> bytes:
+    return b"".join(b"%b: %b\r\n" % field for field in fields)
+
+
+def _encoded(ask: Request) -> bytes:
+    """A request without a body."""
+    return b"%b %b HTTP/1.1\r\n%b\r\n" % (
+        ask.method,
+        ask.target,
+        _block(tuple(ask.headers.raw_items())),
+    )
+
+
 class Wire(asyncio.Protocol):
     """One connection, one exchange at a time."""
 
     def __init__(self, forget: Callable[["Wire"], None]) -> None:
         self.head: h11.Response | None = None
         self.idle_since = 0.0
+        self.gone = False
         self._forget = forget
+        self._asking: Request | None = None  # what h11 does not know of yet
+        self._short = ShortReader()
+        self._answer: Reply | None = None
         self._http = h11.Connection(h11.CLIENT, MAX_HEAD)
         self._asked = self._heard = self._complete = self._paused = False
         self._whole = True  # wake the waiter for the complete answer only
@@ -85,24 +105,33 @@ class Wire(asyncio.Protocol):
 
     def eof_received(self) -> None:
         self._read(b"")
+        self.gone = True
 
     def connection_lost(self, exc: Exception | None) -> None:
+        self.gone = True
         self._forget(self)
         if exc is None:
             self._read(b"")
         elif not self._complete:
             self._fail(HttpError(str(exc)) if self._heard else DisconnectedError(str(exc)))
 
-    async def ask(self, request: h11.Request, body: bytes, *, whole: bool) -> None:
+    async def ask(self, ask: Request, body: bytes, *, whole: bool) -> None:
         """Send, then wait for the head of the answer, or for all of it."""
         self._asked, self._whole = True, whole
-        if self._error is None:
-            send = self._http.send
-            head = send(request) or b""
-            content = send(h11.Data(data=body)) or b"" if body else b""
-            self.transport.write(head + content + (send(_END) or b""))
-        while self.head is None or (whole and not self._complete):
+        if self._error is None and whole and ask.method == b"GET":
+            self._asking, self._short = ask, ShortReader()
+            self.transport.write(_encoded(ask))
+        elif self._error is None:
+            self.transport.write(self._sent(ask, body))
+        while not self._complete and (whole or self.head is None):
             await self._news()
+
+    def _sent(self, ask: Request, body: bytes = b"") -> bytes:
+        """What h11 makes of a request that it then awaits the answer of."""
+        send = self._http.send
+        head = send(ask) or b""
+        content = send(h11.Data(data=body)) or b"" if body else b""
+        return head + content + (send(_END) or b"")
 
     async def chunk(self, quiet_s: float) -> bytes:
         """What has arrived of the body, after at most ``quiet_s``; empty at its end."""
@@ -116,6 +145,8 @@ class Wire(asyncio.Protocol):
 
     def reply(self, body: bytes = b"") -> Reply:
         """The answer's head; after ``ask``."""
+        if self._answer is not None:
+            return self._answer
         head = self.head
         assert head is not None  # noqa: S101  (what ask waits for)
         return Reply(head.status_code, head.reason.decode("latin-1"), head.headers, body)
@@ -128,16 +159,20 @@ class Wire(asyncio.Protocol):
     def next_cycle(self) -> bool:
         """Ready for the next exchange; False: this connection can have none."""
         http = self._http
-        done = http.our_state is h11.DONE and http.their_state is h11.DONE
-        if not done or http.trailing_data != (b"", False) or self.transport.is_closing():
+        if self.gone or not self._complete:
             return False
-        http.start_next_cycle()
-        self.head = None
+        if self._answer is None:
+            done = http.our_state is h11.DONE and http.their_state is h11.DONE
+            if not done or http.trailing_data[0]:
+                return False
+            http.start_next_cycle()
+        self.head = self._answer = None
         self._asked = self._heard = self._complete = False
         return True
 
     def close(self) -> None:
         """At once: there is nothing left to say, and TLS would wait for the other side."""
+        self.gone = True
         self._forget(self)
         self.transport.abort()
 
@@ -157,6 +192,10 @@ class Wire(asyncio.Protocol):
         if not data and not self._heard:
             self._fail(DisconnectedError("Server disconnected"))
             return
+        if self._asking is not None:
+            if self._read_short(self._asking, data):
+                return
+            data = bytes(self._short.buffer)  # b"" follows by connection_lost
         try:
             self._http.receive_data(data)
             while not self._complete and self._take(self._http.next_event()):
@@ -166,6 +205,24 @@ class Wire(asyncio.Protocol):
             return
         if self._complete or not self._whole:
             self._wake()
+
+    def _read_short(self, asking: Request, data: bytes) -> bool:
+        """False: h11 must read what came, and the rest."""
+        short = self._short
+        try:
+            body = short.feed(data)
+        except NotPlainError:
+            data, body = b"", None
+        if not data:  # the end of the connection is no plain end of an answer
+            self._asking = None
+            self._sent(asking)
+            return False
+        if body is not None and short.head is not None:
+            head, self._asking = short.head, None
+            self._answer = Reply(head.status, head.phrase, head.headers, body)
+            self._complete = True
+            self._wake()
+        return True
 
     def _take(self, event: Any) -> bool:
         """False: that was all for now."""

@@ -175,9 +175,56 @@ async def test_what_is_no_whole_answer_is_an_error(answer):
     assert server.connections == 2
 
 
+@pytest.mark.parametrize(
+    "answer",
+    [
+        plain(b"x" * 600_000),
+        chunked(*[b"x" * 1000] * 600),
+        chunked(b"x" * 600_000).replace(b"927c0\r\n", b"927c0;name=value\r\n"),
+        chunked(b"x" * 600_000)[:-2] + b"Trailer: t\r\n\r\n",
+        plain(b"x" * 600_000, "200 OK", "Vary: a", "Vary: b"),
+        plain(b"x" * 600_000, "200 OK", "Connection: keep-alive"),
+        plain(b"x" * 600_000, "200 OK", "X-Name: \u00e9"),
+    ],
+)
+async def test_what_is_not_plain_is_read_all_the_same_and_its_connection_kept(answer):
+    server = Server(answer, plain(b"next"), pieces=9)
+    async with server.pool() as pool:
+        assert (await get(pool)).body == b"x" * 600_000
+        assert (await get(pool)).body == b"next"
+        assert (await get(pool, method="POST", body=b"{}")).body == b"next"
+        assert (await get(pool)).body == b"next"
+    assert server.connections == 1
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        CHUNKS + b"1\r\nxyz0\r\n\r\n",
+        CHUNKS + b"+1\r\nx\r\n0\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nxy",
+        b"HTTP/1.1 200 OK\r\nContent-Length: +1\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nContent-Length : 1\r\n\r\nx",
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip\r\nContent-Length: 1\r\n\r\nx",
+    ],
+)
+async def test_framing_that_is_ambiguous_is_an_error(answer):
+    async with Server(answer).pool() as pool:
+        with pytest.raises(HttpError):
+            await get(pool)
+
+
+async def test_an_answer_after_the_answer_ends_the_connection():
+    server = Server(chunked(b"x") + plain(b"not asked for"), plain(b"fine"))
+    async with server.pool() as pool:
+        assert (await get(pool)).body == b"x"
+        assert (await get(pool)).body == b"fine"
+    assert server.connections == 2
+
+
 async def test_an_answer_without_bounds_is_cut(monkeypatch):
     monkeypatch.setattr(wire, "MAX_BODY", 1000)
-    async with Server(plain(b"x" * 1001)).pool() as pool:
+    async with Server(plain(b"x" * 300_000)).pool() as pool:
         with pytest.raises(HttpError, match="longer than 1000 bytes"):
             await get(pool)
 
@@ -473,6 +520,19 @@ async def test_without_tls_a_proxy_reads_the_whole_url():
         assert (await get(pool, "/x")).body == b"from the proxy"
     assert proxy.heads[0].startswith(f"GET http://127.0.0.1:{server.port}/x HTTP/1.1".encode())
     assert server.requests == []
+
+
+async def test_a_proxy_that_never_answers_is_given_up(monkeypatch):
+    monkeypatch.setattr(http1, "CONNECT_S", 0.05)
+    tls = client_tls(trustme.CA())
+    server = Server(plain(b"x"))
+    server.hold.clear()
+    async with server.pool() as pool:
+        through = Pool("https://127.0.0.1:1", tls, proxy=f"http://127.0.0.1:{server.port}")
+        with pytest.raises(TimeoutError):
+            await get(through)
+        server.hold.set()
+        assert (await get(pool)).body == b"x"
 
 
 @pytest.mark.parametrize("answer", [b"HTTP/1.1 403 Forbidden\r\n\r\n", b""])
