@@ -10,19 +10,31 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 
+import grpc.aio
 import pytest
 
 from driver.sim.store import Store
-from e2e.by_hand import allocate, prepare, release, unprepare
 from e2e.cluster.kube import Kube, Object
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DRIVER, DriverNode, start_driver
 from e2e.users import User, start_user
-from e2e.workloads import claim_spec, pod, template
+from e2e.workloads import allocated_by_hand, claim_spec, pod, template
 from kubeletplugin.contract import ClaimRef
+from kubeletplugin.testing.kubelet import Answer
 
 EXCLUSIVE = 3  # nvmlComputeMode_t
+# A change to the card, so that there are steps.
+EXCLUSIVE_CONFIG: Object = {
+    "opaque": {
+        "driver": DRIVER,
+        "parameters": {
+            "apiVersion": f"{DRIVER}/v1alpha1",
+            "kind": "GpuConfig",
+            "computeMode": "ExclusiveProcess",
+        },
+    }
+}
 
 
 @pytest.fixture(scope="module")
@@ -48,16 +60,6 @@ def crashing(cluster: LocalCluster, crash_file: Path) -> Iterator[DriverNode]:
 @pytest.fixture
 def bystander(crashing: DriverNode, namespace: str) -> User:
     return start_user(crashing, namespace, "bystander")
-
-
-def exclusive() -> Object:
-    """A claim with a change to the card, so that there are steps."""
-    parameters = {
-        "apiVersion": f"{DRIVER}/v1alpha1",
-        "kind": "GpuConfig",
-        "computeMode": "ExclusiveProcess",
-    }
-    return claim_spec(config=[{"opaque": {"driver": DRIVER, "parameters": parameters}}])
 
 
 def modes(node: DriverNode) -> list[int]:
@@ -89,22 +91,25 @@ def dies(node: DriverNode, file: Path, plan: str, act: Callable[[], object]) -> 
     return True
 
 
+def answer(call: Callable[[ClaimRef], Answer | str], ref: ClaimRef) -> Answer | str | None:
+    """What the plugin answers; None where it died before."""
+    try:
+        return call(ref)
+    except grpc.aio.AioRpcError:
+        return None
+
+
 class Case:
     """One claim for the last free card, and what must be true of it."""
 
     def __init__(self, node: DriverNode, kube: Kube, namespace: str) -> None:
         self.node, self.kube, self.namespace = node, kube, namespace
-        self.socket = node.plugin_dir / "dra.sock"
         self.device = node.devices()[-1]["name"]  # the first ones go to pods
 
     def claim(self, name: str) -> ClaimRef:
-        result = {
-            "request": "gpu",
-            "driver": DRIVER,
-            "pool": self.node.cluster.node_name,
-            "device": self.device,
-        }
-        return allocate(self.kube, self.namespace, name, exclusive(), [result])
+        pool = self.node.cluster.node_name
+        result = {"driver": DRIVER, "pool": pool, "device": self.device}
+        return allocated_by_hand(self.kube, self.namespace, name, [result], EXCLUSIVE_CONFIG)
 
     def all_or_nothing(self) -> None:
         """Record, CDI file and compute mode belong together; the bystander has its own."""
@@ -114,18 +119,19 @@ class Case:
         assert modes(self.node) == [EXCLUSIVE] * held
 
     def prepared(self, ref: ClaimRef) -> None:
-        answer = prepare(self.socket, ref)
-        assert answer is not None
-        assert answer.error == ""
-        assert [device.device for device in answer.devices] == [self.device]
+        found = self.node.prepare(ref)
+        assert found.error == ""
+        assert [device.device for device in found.devices] == [self.device]
         assert ref.uid in self.node.records()
         assert modes(self.node) == [EXCLUSIVE]
 
     def gone(self, ref: ClaimRef) -> None:
-        assert unprepare(self.socket, ref) == ""
+        assert self.node.unprepare(ref) == ""
         assert len(self.node.records()) == len(self.node.cdi_files()) == 1
         assert modes(self.node) == []
-        release(self.kube, ref)
+        found = self.kube.get("ResourceClaim", ref.name, ref.namespace)
+        self.kube.replace({**found, "status": {}}, "status")
+        self.kube.delete("ResourceClaim", ref.name, ref.namespace)
 
 
 AGAIN = {"once": "", "recovery-1": "\nrecover 1", "recovery-3": "\nrecover 3"}
@@ -140,7 +146,7 @@ def test_death_at_every_effect_of_prepare(
     while True:
         ref = case.claim(f"claim-{at}")
         died = dies(
-            crashing, crash_file, f"prepare {at}{again}", partial(prepare, case.socket, ref)
+            crashing, crash_file, f"prepare {at}{again}", partial(answer, crashing.prepare, ref)
         )
         case.all_or_nothing()
         case.prepared(ref)
@@ -162,7 +168,10 @@ def test_death_at_every_effect_of_unprepare(
         ref = case.claim(f"claim-{at}")
         case.prepared(ref)
         died = dies(
-            crashing, crash_file, f"unprepare {at}{again}", partial(unprepare, case.socket, ref)
+            crashing,
+            crash_file,
+            f"unprepare {at}{again}",
+            partial(answer, crashing.unprepare, ref),
         )
         case.all_or_nothing()
         case.gone(ref)
@@ -186,7 +195,7 @@ def still_runs(user: User) -> None:
 def test_the_kubelet_asks_again_after_a_death(
     crashing: DriverNode, crash_file: Path, kube: Kube, namespace: str, bystander: User
 ):
-    kube.apply(template("x", namespace, exclusive()))
+    kube.apply(template("x", namespace, claim_spec(config=[EXCLUSIVE_CONFIG])))
     start = pod("user", namespace, templates={"c": "x"})
 
     def create() -> None:

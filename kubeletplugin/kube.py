@@ -7,6 +7,7 @@ means. Redirects are errors. ``kubeconfig`` finds the server and the credentials
 
 import json
 import random
+import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, TypeAlias
@@ -23,6 +24,7 @@ TIMEOUT_S = 30.0
 QUIET_S = 90.0  # bookmarks come about once a minute: longer silence is a dead connection
 PAGE = 500
 MAX_LINE = 4 << 20  # bytes of one watch event; etcd holds objects to 1.5 MiB
+MAX_NESTING = 10_000  # levels; kube-apiserver reads no deeper JSON
 
 
 class ApiError(Exception):
@@ -272,10 +274,24 @@ def _refusal(where: str, reply: Reply, raw: bytes) -> ApiError:
 
 def _decoded(raw: bytes, server: str) -> Object:
     try:
-        found: Object = json.loads(raw)
+        return _loads(raw)
     except ValueError as error:
         start = raw[:80].decode(errors="replace")
         raise Unreachable(server, f"the answer is not JSON: {start!r}") from error
+
+
+def _loads(raw: bytes) -> Object:
+    """A claim's 10 KiB of opaque parameters hold 5,000 levels of brackets, more than json reads
+    with the interpreter's limit: whoever may write a claim could stop every list and watch."""
+    try:
+        found: Object = json.loads(raw)
+    except RecursionError:
+        limit = sys.getrecursionlimit()
+        sys.setrecursionlimit(limit + MAX_NESTING)
+        try:
+            found = json.loads(raw)
+        finally:
+            sys.setrecursionlimit(limit)
     return found
 
 
