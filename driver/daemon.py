@@ -1,17 +1,20 @@
 """The node plugin put together: what starts after what, and what runs side by side."""
 
 import asyncio
+import contextlib
 import logging
+import socket
 from collections.abc import Awaitable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from driver.apply.executor import Executor, Outcome, Recovery
-from driver.http import Endpoints, HttpServer, Probe
+from driver.forward import Forward
 from driver.hw.card import Cards
 from driver.hw.health import HealthSource
 from driver.hw.nvml import Nvml
 from driver.lanes import Lanes
+from driver.listening import Probe, listen
 from driver.metrics import Metrics
 from driver.node import Change, NodeCards
 from driver.periodic import every
@@ -38,8 +41,12 @@ from kubeletplugin.plugin import KubeletPlugin, Phase
 from kubeletplugin.probe import COUNTERS, GATES, TAINTS, probe, server_version
 from kubeletplugin.publisher import Publisher
 
+if TYPE_CHECKING:
+    from driver.http import HttpServer
+
 log = logging.getLogger(__name__)
 
+_PROBES_AFTER_S = 0.5  # at the latest: a standby publishes nothing
 _PROBE_RETRY_S = 1.0
 _CHECK_GRACE_S = 2.0  # a check under way is given this long to end by itself
 
@@ -135,11 +142,12 @@ class NodeDaemon:
             registry_dir=s.registry_dir,
             instance=s.instance,
         )
-        forward = _Forward()
+        forward = Forward()
         self.plugin = KubeletPlugin(
             s.driver_name, paths, forward, self._claims, self.publisher, self.metrics
         )
-        http = self._start_http()
+        if s.http_address:
+            self._spawn(self._answer_probes(listen(s.http_address)), "probes and metrics")
         try:
             if not await self._or_stop(self.plugin.acquire()):
                 return
@@ -149,8 +157,6 @@ class NodeDaemon:
             await self._until_stopped()
         finally:
             await self._shut_down()
-            if http is not None:
-                http.stop()
 
     async def _start(self) -> None:
         self._spawn(self.publisher.run(), "publisher")
@@ -165,7 +171,6 @@ class NodeDaemon:
         )
         self.driver.on_prepared = self._status.put
         self.driver.on_released = self._status.drop
-        self._count()
         await self.reconciler.rebuild()
         self._publish()
         await self.plugin.serve()
@@ -333,26 +338,43 @@ class NodeDaemon:
 
     def _count(self) -> None:
         watch = self.metrics.watch
-        watch("aliquot_prepared_claims", "Claims in the journal", lambda: len(self.journal.all()))
-        watch("aliquot_damaged_records", "Unsettled records", lambda: len(self.journal.damaged))
+        watch("aliquot_prepared_claims", "Claims in the journal", self._prepared)
+        watch("aliquot_damaged_records", "Unsettled records", self._damaged)
         for state, wanted in (("healthy", True), ("unhealthy", False)):
             self.metrics.cards.labels(state).set_function(partial(self._cards_that_are, wanted))
+
+    def _prepared(self) -> float:
+        return len(self.journal.all()) if self._watch else 0
+
+    def _damaged(self) -> float:
+        return len(self.journal.damaged) if self._watch else 0
 
     def _cards_that_are(self, healthy: bool) -> float:
         return sum(health.healthy is healthy for health in self.cards.health.values())
 
     # Probes ------------------------------------------------------------------------------
 
-    def _start_http(self) -> HttpServer | None:
-        if not self.settings.http_address:
-            return None
-        endpoints = Endpoints(
-            live=lambda: Probe(True), ready=self.ready, metrics=self.metrics.render
+    async def _answer_probes(self, listener: socket.socket) -> None:
+        """Until cancelled. What is loaded for it takes 0.1 s, which the first ResourceSlice must
+        not wait for; who comes earlier waits in the socket's queue."""
+        with listener:
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self.publisher.published.wait(), _PROBES_AFTER_S)
+            server = await asyncio.to_thread(self._http_server, listener)
+            server.start()
+            log.info("health and metrics on port %s", server.port)
+            try:
+                await asyncio.Event().wait()  # the task's end would mean a failure
+            finally:
+                server.stop()
+
+    def _http_server(self, listener: socket.socket) -> "HttpServer":
+        from driver.http import Endpoints, HttpServer  # noqa: PLC0415  (see above)
+
+        self._count()
+        return HttpServer(
+            listener, Endpoints(lambda: Probe(True), self.ready, self.metrics.render)
         )
-        server = HttpServer(self.settings.http_address, endpoints)
-        server.start()
-        log.info("health and metrics on port %s", server.port)
-        return server
 
     def ready(self) -> Probe:
         """Ready: standing by, or registered with the kubelet and everything published."""
@@ -371,19 +393,3 @@ class NodeDaemon:
         if self._watch is not None and self._watch.problem:
             reasons.append(self._watch.problem)
         return Probe(not reasons, tuple(reasons))
-
-
-class _Forward:
-    """Stands for the driver until the lock is held and its state is loaded."""
-
-    expected_errors = GpuDriver.expected_errors
-    driver: GpuDriver
-
-    async def prepare(self, claim: Any) -> Any:
-        return await self.driver.prepare(claim)
-
-    async def unprepare(self, claim: ClaimRef) -> None:
-        await self.driver.unprepare(claim)
-
-    async def recall(self, claim: ClaimRef) -> Any:
-        return await self.driver.recall(claim)

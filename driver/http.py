@@ -6,18 +6,11 @@ import socket
 from collections.abc import Callable
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from socketserver import TCPServer
 from threading import Thread
 
+from driver.listening import Probe
+
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Probe:
-    """Whether all is well, and if not, why."""
-
-    ok: bool
-    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,19 +23,11 @@ class Endpoints:
 
 
 class HttpServer:
-    """Serves ``endpoints`` on ``host:port``; port 0 picks one."""
+    """Serves ``endpoints`` on a socket of ``listen``, and closes it in the end."""
 
-    def __init__(self, address: str, endpoints: Endpoints) -> None:
-        """Raises OSError naming the address when it cannot be bound, ValueError when malformed."""
-        host, port = split_address(address)
+    def __init__(self, listener: socket.socket, endpoints: Endpoints) -> None:
         handler = type("Handler", (_Handler,), {"endpoints": endpoints})
-        try:
-            self._server = _Server(host, port, handler)
-        except OSError as error:
-            raise OSError(
-                f"cannot listen on {address} for health and metrics: {error.strerror}; "
-                "--http-address chooses another one, an empty one turns it off"
-            ) from error
+        self._server = _Server(listener, handler)
         self._thread = Thread(target=self._server.serve_forever, name="http", daemon=True)
 
     @property
@@ -59,29 +44,12 @@ class HttpServer:
 
 
 class _Server(ThreadingHTTPServer):
-    """Without a host it listens on IPv4 and IPv6: the kubelet probes the pod's own address."""
-
     daemon_threads = True
 
-    def __init__(self, host: str, port: int, handler: type[BaseHTTPRequestHandler]) -> None:
-        both = not host and socket.has_dualstack_ipv6()
-        self.address_family = socket.AF_INET6 if both or ":" in host else socket.AF_INET
-        self._both = both
-        super().__init__((host, port), handler)
-
-    def server_bind(self) -> None:
-        """Not that of HTTPServer, which asks DNS for a name that nobody needs."""
-        if self._both:
-            self.socket.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        TCPServer.server_bind(self)
-
-
-def split_address(address: str) -> tuple[str, int]:
-    """``host:port``, ``:port`` or ``[v6]:port``; raises ValueError with the text for the user."""
-    host, colon, port = address.rpartition(":")
-    if not colon or not port.isdecimal() or int(port) > 65535:
-        raise ValueError(f"--http-address {address!r} is not host:port with a port up to 65535")
-    return host.strip("[]"), int(port)
+    def __init__(self, listener: socket.socket, handler: type[BaseHTTPRequestHandler]) -> None:
+        super().__init__(listener.getsockname()[:2], handler, bind_and_activate=False)
+        self.socket.close()  # its own, which is not bound
+        self.socket = listener
 
 
 class _Handler(BaseHTTPRequestHandler):

@@ -1,31 +1,22 @@
 """The one module that talks HTTP to the API server: raw JSON in, raw JSON out.
 
-Transport is aiohttp over one ``ClientSession`` with kept-alive connections, without typed models
-(they drop fields they do not know), without a client-side rate limit and without retries: the
-caller knows what a repeat means. ``kubeconfig`` finds the server and the credentials.
-
-A GET of a 2 KiB object on loopback costs 0.40 ms of CPU, 0.27 of it in send(2); over TLS against
-a kube-apiserver 0.7 to 1.0 ms (Python 3.11, one kept connection, a virtual machine with 2 cores;
-a bare asyncio protocol over TLS took 0.25 to 0.38).
+Transport is ``http1``: kept-alive connections, without typed models (they drop fields they do not
+know), without a client-side rate limit and without repeated writes: the caller knows what a repeat
+means. Redirects are errors. ``kubeconfig`` finds the server and the credentials.
 """
 
-import asyncio
-import contextlib
 import json
 import random
 import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
-from http.client import responses
 from typing import Any, TypeAlias
 from urllib.parse import urlencode
 
-import aiohttp
-from yarl import URL
-
 from kubeletplugin.contract import Object
+from kubeletplugin.http1 import Pool, Stream
 from kubeletplugin.kubeconfig import Access, KubeConfigError, StaticToken, find_access
-from kubeletplugin.warm import NotThisWayError, WarmGets
+from kubeletplugin.wire import HttpError, Reply
 
 Query: TypeAlias = Sequence[tuple[str, str]]
 
@@ -33,9 +24,7 @@ TIMEOUT_S = 30.0
 QUIET_S = 90.0  # bookmarks come about once a minute: longer silence is a dead connection
 PAGE = 500
 MAX_LINE = 4 << 20  # bytes of one watch event; etcd holds objects to 1.5 MiB
-MAX_IN_FLIGHT = 16  # connections for plain requests: a burst must not pay a TLS handshake each
 MAX_NESTING = 10_000  # levels; kube-apiserver reads no deeper JSON
-KEEP_ALIVE_S = 85.0  # kube-apiserver closes idle connections after 90 s
 
 
 class ApiError(Exception):
@@ -72,9 +61,7 @@ class KubeClient:
     def __init__(self, access: Access, user_agent: str = "kubeletplugin") -> None:
         self._access = access
         self._user_agent = user_agent
-        self._session: aiohttp.ClientSession | None = None
-        self._warm = WarmGets(access.server, access.tls, access.tls_server_name, KEEP_ALIVE_S)
-        self._slots = asyncio.Semaphore(MAX_IN_FLIGHT)
+        self._pool = Pool(access.server, access.tls, access.tls_server_name, access.proxy)
         self.requests: Counter[tuple[str, str]] = Counter()
         """Requests sent, by RBAC verb and resource: ``("list", "resourceslices")``."""
 
@@ -104,30 +91,8 @@ class KubeClient:
         *,
         timeout: float = TIMEOUT_S,  # noqa: ASYNC109  (seconds for the whole exchange)
     ) -> Object:
-        """One object, or one page of a list. ``path`` must be URL-safe (object names are).
-
-        An object is read by the shortest way; what does not go well there is done again by the
-        general one.
-        """
-        if not query and self._access.proxy is None:
-            with contextlib.suppress(NotThisWayError, OSError):
-                return await self._get_warm(path, timeout)
+        """One object, or one page of a list. ``path`` must be URL-safe (object names are)."""
         return await self._call("get", path, query, limit_s=timeout)
-
-    async def _get_warm(self, path: str, timeout: float) -> Object:  # noqa: ASYNC109
-        headers = await self._headers()
-        try:
-            async with self._slots:
-                reply = await self._warm.get(path, headers, timeout)
-        except TimeoutError as error:
-            raise Unreachable(self.server, f"get {path}: {_cause(error)}") from error
-        if reply.status == 401:
-            raise NotThisWayError("the token must be renewed")
-        self.requests["get", resource_of(path)] += 1
-        if reply.status >= 400:
-            phrase = responses.get(reply.status, "")
-            raise _error(f"GET {path}", reply.status, phrase, reply.retry_after, reply.body)
-        return _decoded(reply.body, self.server)
 
     async def list_pages(
         self, path: str, query: Query = (), limit: int = PAGE
@@ -201,24 +166,23 @@ class KubeClient:
         given = dict(query)
         given.setdefault("timeoutSeconds", str(random.randint(240, 480)))  # noqa: S311
         full = {**given, "watch": "1", "allowWatchBookmarks": "true"}
-        limit = aiohttp.ClientTimeout(total=None, sock_connect=TIMEOUT_S, sock_read=QUIET_S)
+        headers = await self._headers("watch", path)
         try:
-            response = await self._send("watch", path, list(full.items()), None, "", limit)
-            async with response:
-                if response.status >= 400:
-                    raise _refusal(response, await response.read())
+            async with self._pool.stream(
+                _target(path, list(full.items())), headers, QUIET_S
+            ) as got:
+                if got.reply.status >= 300:
+                    raw = b"".join([chunk async for chunk in got.chunks()])
+                    raise _refusal(f"GET {path}", got.reply, raw)
                 if opened is not None:
                     opened()
-                async for line in _lines(response, self.server):
+                async for line in _lines(got, self.server):
                     yield _event(_decoded(line, self.server))
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (HttpError, TimeoutError, OSError) as error:
             raise Unreachable(self.server, f"watch of {path}: {_cause(error)}") from error
 
     async def close(self) -> None:
-        self._warm.close()
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        await self._pool.close()
 
     async def __aenter__(self) -> "KubeClient":
         return self
@@ -236,51 +200,28 @@ class KubeClient:
         kind: str = "application/json",
         limit_s: float = TIMEOUT_S,
     ) -> Object:
-        data = None if body is None else json.dumps(body, separators=(",", ":")).encode()
-        limit = aiohttp.ClientTimeout(total=limit_s)
+        data = b"" if body is None else json.dumps(body, separators=(",", ":")).encode()
+        extra = {} if body is None else {"Content-Type": kind}
+        method, target = _METHODS[verb], _target(path, query)
         try:
-            async with self._slots:
-                response = await self._send(verb, path, query, data, kind, limit)
-                if response.status == 401 and await self._renewed():
-                    response.release()
-                    response = await self._send(verb, path, query, data, kind, limit)
-                async with response:
-                    raw = await response.read()
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+            headers = await self._headers(verb, path) | extra
+            reply = await self._pool.request(method, target, headers, data, limit_s)
+            if reply.status == 401 and await self._renewed():
+                headers = await self._headers(verb, path) | extra
+                reply = await self._pool.request(method, target, headers, data, limit_s)
+        except (HttpError, TimeoutError, OSError) as error:
             raise Unreachable(self.server, f"{verb} {path}: {_cause(error)}") from error
-        if response.status >= 400:
-            raise _refusal(response, raw)
-        return _decoded(raw, self.server)
+        if reply.status >= 300:
+            raise _refusal(f"{method} {path}", reply, reply.body)
+        return _decoded(reply.body, self.server)
 
-    async def _send(
-        self,
-        verb: str,
-        path: str,
-        query: Query,
-        data: bytes | None,
-        kind: str,
-        limit: aiohttp.ClientTimeout,
-    ) -> aiohttp.ClientResponse:
-        headers = await self._headers()
-        if data is not None:
-            headers["Content-Type"] = kind
-        self.requests[verb, resource_of(path)] += 1
-        address = f"{self._access.server}{path}" + (f"?{urlencode(query)}" if query else "")
-        return await self._pool().request(
-            _METHODS[verb],
-            URL(address, encoded=True),
-            data=data,
-            headers=headers,
-            timeout=limit,
-            server_hostname=self._access.tls_server_name,
-            proxy=self._access.proxy,
-        )
-
-    async def _headers(self) -> dict[str, str]:
+    async def _headers(self, verb: str, path: str) -> dict[str, str]:
+        """For one request, which is counted."""
         try:
             authorization = await self._access.credentials.header()
         except KubeConfigError as error:
             raise Unreachable(self.server, str(error)) from error
+        self.requests[verb, resource_of(path)] += 1
         headers = {"Accept": "application/json", "User-Agent": self._user_agent}
         return headers | ({"Authorization": authorization} if authorization else {})
 
@@ -289,18 +230,6 @@ class KubeClient:
             return await self._access.credentials.refresh()
         except KubeConfigError as error:
             raise Unreachable(self.server, str(error)) from error
-
-    def _pool(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=0, keepalive_timeout=KEEP_ALIVE_S, ssl=self._access.tls or True
-                ),
-                skip_auto_headers=("Accept-Encoding",),  # compressing costs the server more
-                cookie_jar=aiohttp.DummyCookieJar(),
-                read_bufsize=1 << 18,
-            )
-        return self._session
 
 
 _METHODS = {
@@ -326,21 +255,21 @@ def resource_of(path: str) -> str:
     return "/".join(rest[:1] + rest[2:3])
 
 
-def _refusal(response: aiohttp.ClientResponse, raw: bytes) -> ApiError:
-    where = f"{response.method} {response.url.path}"
-    after = response.headers.get("Retry-After")
-    return _error(where, response.status, response.reason or "", after, raw)
+def _target(path: str, query: Query) -> str:
+    return f"{path}?{urlencode(query)}" if query else path
 
 
-def _error(where: str, code: int, phrase: str, after: str | None, raw: bytes) -> ApiError:
+def _refusal(where: str, reply: Reply, raw: bytes) -> ApiError:
     try:
         status = json.loads(raw)
         reason, message = status.get("reason") or "", status.get("message") or ""
         details = status.get("details") or {}
     except (ValueError, AttributeError):
         reason, message, details = "", raw[:200].decode(errors="replace").strip(), {}
+    after = dict(reply.headers).get(b"retry-after")
     seconds = _seconds(after or details.get("retryAfterSeconds"))
-    return ApiError(code, reason, f"{where}: {message or phrase}", seconds, details)
+    text = f"{where}: {message or reply.phrase}"
+    return ApiError(reply.status, reason, text, seconds, details)
 
 
 def _decoded(raw: bytes, server: str) -> Object:
@@ -386,11 +315,10 @@ def _event(event: Object) -> Object:
     return event
 
 
-async def _lines(response: aiohttp.ClientResponse, server: str) -> AsyncIterator[bytes]:
-    """Own splitting: aiohttp's ``readline`` refuses lines beyond twice its buffer."""
+async def _lines(stream: Stream, server: str) -> AsyncIterator[bytes]:
     parts: list[bytes] = []
     size = 0
-    while chunk := await response.content.readany():
+    async for chunk in stream.chunks():
         *complete, rest = chunk.split(b"\n")
         for end in complete:
             yield b"".join([*parts, end])

@@ -7,7 +7,8 @@ import urllib.request
 
 import pytest
 
-from driver.http import Endpoints, HttpServer, Probe, split_address
+from driver.http import Endpoints, HttpServer
+from driver.listening import Probe, listen, split_address
 
 
 @pytest.fixture
@@ -17,7 +18,7 @@ def served():
 
     def start(address="127.0.0.1:0", ready=Probe(True)):  # noqa: B008 - a value
         endpoints = Endpoints(lambda: Probe(True), lambda: ready, lambda: b"metric 1\n")
-        server = HttpServer(address, endpoints)
+        server = HttpServer(listen(address), endpoints)
         server.start()
         servers.append(server)
         return server.port
@@ -75,9 +76,8 @@ def test_an_ipv6_address_is_served(served):
 
 def test_a_port_in_use_is_refused_with_the_option_that_changes_it(served):
     port = served()
-    endpoints = Endpoints(lambda: Probe(True), lambda: Probe(True), lambda: b"")
     with pytest.raises(OSError, match=f"cannot listen on 127.0.0.1:{port}.*--http-address"):
-        HttpServer(f"127.0.0.1:{port}", endpoints)
+        listen(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize("address", ["", "8080", "host:", "host:http", "host:65536", ":-1"])

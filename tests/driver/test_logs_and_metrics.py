@@ -9,7 +9,8 @@ import pytest
 from driver import logs
 from driver.apply.executor import Outcome
 from driver.logs import JsonFormatter, TextFormatter
-from driver.metrics import RECOVERIES, Metrics
+from driver.metrics import Metrics
+from driver.series import RECOVERIES
 from driver.settings import Settings
 from tests.driver.machine import claim, ref, uid
 

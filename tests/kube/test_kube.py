@@ -3,7 +3,7 @@ import asyncio
 import pytest
 from aiohttp import web
 
-from kubeletplugin import kube
+from kubeletplugin import http1, kube
 from kubeletplugin.kube import ApiError, KubeClient, Unreachable, resource_of
 from kubeletplugin.kubeconfig import Access, FileToken, KubeConfigError, StaticToken
 from kubeletplugin.testing.apiserver.__main__ import kubeconfig
@@ -154,6 +154,16 @@ async def test_an_answer_that_is_not_json_is_no_answer():
             await client.get(PATH, [("watch", "1")])
 
 
+async def test_a_redirect_is_an_error_and_not_followed():
+    async def scene(_):
+        return web.Response(status=307, headers={"Location": "/elsewhere"})
+
+    async with Script([(1, [])], [scene]) as client:
+        with pytest.raises(ApiError, match="Temporary Redirect") as caught:
+            await client.get(PATH, [("watch", "1")])
+    assert caught.value.code == 307
+
+
 async def test_an_error_event_without_content_is_an_error():
     async with Script([(1, [])], [stream(b'{"type": "ERROR"}\n')]) as client:
         with pytest.raises(ApiError, match="error without a text") as caught:
@@ -203,16 +213,13 @@ async def test_a_rotated_token_file_is_used(server, tmp_path):
 
 
 async def test_a_burst_shares_few_connections(server, monkeypatch):
-    monkeypatch.setattr(kube, "MAX_IN_FLIGHT", 3)
+    monkeypatch.setattr(http1, "MAX_IN_FLIGHT", 3)
     client = KubeClient(Access(server.url, StaticToken(None)))
     async with client:
         await client.create(NODES, {"metadata": {"name": "n"}})
         found = await asyncio.gather(*(client.get(f"{NODES}/n") for _ in range(50)))
         assert len(found) == 50
-        assert client._session is not None
-        connector = client._session.connector
-        assert connector is not None
-        assert sum(map(len, connector._conns.values())) <= 3
+        assert len(client._pool._wires) <= 3
 
 
 async def test_closing_an_unused_client_is_harmless():
