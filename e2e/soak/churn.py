@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from driver.sim import control
 from e2e.soak.meter import Meter
 from e2e.soak.scene import CARDS, TEMPLATES, Scene
-from kubeletplugin.kube import MAX_IN_FLIGHT
+from kubeletplugin.http1 import MAX_IN_FLIGHT
 
 _PAUSE_S = (0.05, 1.5)
 _API_AWAY_S = (2.0, 20.0)
