@@ -37,6 +37,10 @@ class DeviceConflictError(ClaimError):
     """Another prepared claim holds what this one needs."""
 
 
+class DeviceHeldError(DeviceConflictError):
+    """Another claim holds the device, perhaps only until its unprepare that is under way."""
+
+
 class HardwareError(DriverError):
     """NVML or the kernel refused. Trying again later may succeed."""
 

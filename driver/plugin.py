@@ -1,12 +1,13 @@
 """Prepare and unprepare: the order of things, and nothing else."""
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from driver.apply.executor import Executor, Outcome, Recovery, also, needs_redo
-from driver.errors import DeviceConflictError, DriverError, StateError
+from driver.errors import DeviceConflictError, DeviceHeldError, DriverError, StateError
 from driver.lanes import Lanes
 from driver.model.claims import AllocatedClaim, ClaimState, Record
 from driver.model.devices import Device, MigPartition
@@ -23,6 +24,9 @@ from driver.state.journal import Journal
 from kubeletplugin.contract import ClaimRef, Object, PreparedDevice
 
 log = logging.getLogger(__name__)
+
+_HOLDER_PATIENCE_S = 10.0  # of the kubelet's 45 s; an unprepare takes milliseconds, MIG a second
+_HOLDER_POLL_S = 0.1
 
 
 class Node(Protocol):
@@ -67,6 +71,7 @@ class GpuDriver:
         self._executor = executor
         self._lanes = lanes
         self._sound: Any = None  # the edits common to all claims that were last found valid
+        self.holder_patience_s = _HOLDER_PATIENCE_S
         self.on_prepared: Callable[[Record], None] = lambda _: None
         self.on_released: Callable[[Record], None] = lambda _: None
 
@@ -77,11 +82,27 @@ class GpuDriver:
             DriverError: the claim's text for the pod's events; nothing of it is left prepared.
         """
         wanted = parse_claim(claim, self._identity.driver, self._identity.pool)
-        record, fresh = await self._lanes.run(self._touched(wanted), lambda: self._prepare(wanted))
+        record, fresh = await self._once_free(wanted)
         if fresh:
             log.info("claim %s prepared: %s", record.claim, _names(record), extra=facts(record))
             self.on_prepared(record)
         return self._answer(record)
+
+    async def _once_free(self, wanted: AllocatedClaim) -> tuple[Record, bool]:
+        """Prepare, waiting a little for a holder to be unprepared.
+
+        A pod deleted without grace frees its claim before the kubelet has unprepared it, and
+        after a refusal the kubelet asks again only a minute later (seen with 1.37).
+        """
+        clock = asyncio.get_running_loop().time
+        until = clock() + self.holder_patience_s
+        while True:
+            try:
+                return await self._lanes.run(self._touched(wanted), lambda: self._prepare(wanted))
+            except DeviceHeldError:
+                if clock() >= until:
+                    raise
+            await asyncio.sleep(_HOLDER_POLL_S)
 
     async def unprepare(self, claim: ClaimRef) -> None:
         """Take back what was done for a claim; unknown ones are already unprepared."""

@@ -19,6 +19,8 @@ from e2e.cluster.provider import PROVIDERS, chosen_name
 
 HERE = Path(__file__).parent
 LOGS = HERE / "out"
+# After an outage or a refusal Kubernetes comes back with its own back-off, a minute and more.
+TIMEOUT_S = 600
 _running = pytest.StashKey[LocalCluster]()
 _failed = pytest.StashKey[bool]()
 
@@ -28,6 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.path.is_relative_to(HERE):
             item.add_marker(pytest.mark.e2e)
+            item.add_marker(pytest.mark.timeout(TIMEOUT_S))
 
 
 @pytest.fixture(scope="session")

@@ -32,7 +32,7 @@ apiVersion: rbac.authorization.k8s.io/v1
 kind: ClusterRoleBinding
 metadata: {name: hand-made-node}
 roleRef: {apiGroup: rbac.authorization.k8s.io, kind: ClusterRole, name: hand-made-node}
-subjects: [{kind: ServiceAccount, name: aliquot-node, namespace: aliquot-system}]
+subjects: [{kind: ServiceAccount, name: hand-made, namespace: aliquot-system}]
 """
 
 
@@ -169,7 +169,7 @@ def test_a_container_gets_the_edits_of_the_cdi_device_that_a_plugin_names(
 
 
 def test_the_node_account_holds_a_token_that_names_the_node(cluster: LocalCluster):
-    account = node_account(cluster, RBAC)
+    account = node_account(cluster, RBAC, "hand-made")
 
     node = account.claims()["kubernetes.io"]["node"]
     assert node["name"] == cluster.node_name

@@ -48,7 +48,13 @@ def crashing(cluster: LocalCluster, crash_file: Path) -> Iterator[DriverNode]:
     node = start_driver(cluster, "--reconcile-interval=1", name="aliquot-crashing")
     node.process.stop()
     argv = list(node.process.argv)
-    node.process.argv = [sys.executable, "-m", "e2e.crashing", str(crash_file), *argv[1:]]
+    node.process.argv = [
+        sys.executable,
+        "-m",
+        "e2e.crashing",
+        str(crash_file),
+        *argv[argv.index("node") :],
+    ]
     crash_file.write_text("")
     node.process.start()
     node.wait_published(8)

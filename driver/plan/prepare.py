@@ -4,7 +4,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import assert_never
 
-from driver.errors import DeviceConflictError, InvalidConfigError, UnknownDeviceError
+from driver.errors import (
+    DeviceConflictError,
+    DeviceHeldError,
+    InvalidConfigError,
+    UnknownDeviceError,
+)
 from driver.model.claims import AllocatedClaim, Allocation, ClaimState, Held, Record
 from driver.model.devices import Device, MigPartition, WholeGpu
 from driver.model.ids import DeviceName, GpuUuid
@@ -143,7 +148,7 @@ def _check_free(
             raise DeviceConflictError(
                 f"{place} overlaps device {other.held.allocation.device} of the same claim {claim}"
             )
-        raise DeviceConflictError(
+        raise DeviceHeldError(
             f"{place} is held by claim {other.claim}{_as_what(other.held, held)} and cannot be "
             f"prepared for claim {claim} before that one is unprepared; `aliquot node status` on "
             "the node lists the holders"

@@ -101,6 +101,7 @@ class Parts:
         self.driver = GpuDriver(
             self.identity, self.cards, self.journal, self.cdi, self.executor, self.lanes
         )
+        self.driver.holder_patience_s = 0.0  # tests of waiting set their own
         self.published: list[DesiredPool] = []
         self.told: list[Change] = []
         self.source = HealthSource(self.nvml)

@@ -1,5 +1,6 @@
 """Prepare, unprepare and recall: answers, files and what an error leaves."""
 
+import asyncio
 from dataclasses import replace
 
 import pytest
@@ -124,6 +125,17 @@ async def test_two_claims_cannot_hold_one_card(machine, parts):
     assert parts.record(2) is None
     await parts.driver.unprepare(ref(1))
     await parts.driver.prepare(claim(2, machine.device(0)))
+
+
+async def test_a_claim_waits_for_the_holder_to_be_unprepared(machine, parts):
+    await parts.driver.prepare(claim(1, machine.device(0)))
+    parts.driver.holder_patience_s = 60.0
+    waiting = asyncio.create_task(parts.driver.prepare(claim(2, machine.device(0))))
+    await asyncio.wait([waiting], timeout=0.05)
+    assert not waiting.done()
+    await parts.driver.unprepare(ref(1))
+    (device,) = await waiting
+    assert device.device == machine.device(0)
 
 
 async def test_a_device_that_the_node_lacks_is_refused_with_what_there_is(machine, parts):
