@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -94,13 +95,12 @@ class GpuDriver:
         A pod deleted without grace frees its claim before the kubelet has unprepared it, and
         after a refusal the kubelet asks again only a minute later (seen with 1.37).
         """
-        clock = asyncio.get_running_loop().time
-        until = clock() + self.holder_patience_s
+        until = time.monotonic() + self.holder_patience_s
         while True:
             try:
                 return await self._lanes.run(self._touched(wanted), lambda: self._prepare(wanted))
             except DeviceHeldError:
-                if clock() >= until:
+                if time.monotonic() >= until:
                     raise
             await asyncio.sleep(_HOLDER_POLL_S)
 

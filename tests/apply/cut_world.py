@@ -249,6 +249,7 @@ class Process:
         self.node = Node(cards)
         identity = Identity(DRIVER, POOL, f"boot-{cards.boot}")
         self.driver = GpuDriver(identity, self.node, journal, cdi, executor, lanes)
+        self.driver.holder_patience_s = 0.0  # no loop runs here that could wait
 
     def prepare(self, n: int, *devices: str) -> None:
         drive(self.driver.prepare(claim(n, *devices)))
