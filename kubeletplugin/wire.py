@@ -225,7 +225,7 @@ class Wire(asyncio.Protocol):
         return True
 
     def _take(self, event: Any) -> bool:
-        """False: that was all for now."""
+        """False: nothing more is there until more bytes come."""
         kind = type(event)  # isinstance is slow for these: their base is an ABC
         if kind is h11.Data:
             data: bytes = event.data

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from kubeletplugin.claims import claim_path
 from kubeletplugin.contract import Object
 from kubeletplugin.kube import KubeClient
 from kubeletplugin.testing.allocator_cel import Selector, attribute_value, compile_selector
@@ -61,7 +62,7 @@ async def allocate(
     ``pod`` is an object with ``metadata``. A claim that is allocated already is only reserved.
     Raises ``AllocationError`` and ``ApiError``.
     """
-    path = f"{API}/namespaces/{namespace}/resourceclaims/{name}"
+    path = claim_path(namespace, name)
     claim = await client.get(path)
     status = dict(claim.get("status") or {})
     if not status.get("allocation"):
@@ -79,7 +80,7 @@ async def allocate(
 
 async def release(client: KubeClient, namespace: str, name: str) -> Object:
     """Take reservations and allocation away, as when the last pod is gone."""
-    path = f"{API}/namespaces/{namespace}/resourceclaims/{name}"
+    path = claim_path(namespace, name)
     claim = await client.get(path)
     kept = {
         key: value
