@@ -15,8 +15,7 @@ from dataclasses import dataclass
 
 from e2e.cluster.console import say
 from e2e.cluster.errors import ClusterError
-from e2e.cluster.layout import ClusterSpec
-from e2e.cluster.provider import PROVIDERS, chosen_name
+from e2e.cluster.provider import PROVIDERS, chosen_spec
 from e2e.conftest import LOGS
 from e2e.soak.churn import churn
 from e2e.soak.cut import cut
@@ -81,7 +80,7 @@ def soak(options: argparse.Namespace) -> int:
         say(reason)
         return 1
     provider.setup()
-    with provider.cluster(ClusterSpec(name=chosen_name())) as cluster:
+    with provider.cluster(chosen_spec()) as cluster:
         try:
             with scene(cluster, options.seed) as at:
                 for name, run in plan_of(options).phases().items():
