@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from api.policy import NodePolicy
+from driver.common import CommonParts
 from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
 from driver.model.devices import Device, MigPartition, WholeGpu
@@ -14,7 +15,7 @@ from driver.model.health import CardHealth
 from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
 from driver.model.readings import CardReading, XidEvent
-from driver.model.view import Mount, NodeView
+from driver.model.view import NodeView
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.facts import gpu_from_dict, gpu_to_dict
@@ -80,7 +81,7 @@ class NodeCards:
         self._versions: tuple[str, tuple[int, int]] = ("", (0, 0))  # as last enumerated
         self._strangers = Strangers(hardware)
         self._uncounted: dict[GpuUuid, tuple[str, ...]] = {}
-        self._mounts: tuple[DriverFiles | None, tuple[Mount, ...]] = (None, ())
+        self._common = CommonParts(hardware)
         self._down = ""  # why NVML as a whole does not answer
 
     @property
@@ -270,7 +271,7 @@ class NodeCards:
             HardwareError: a card is lost, or a device node or the driver's files are missing.
         """
         try:
-            files = self._hardware.files()
+            common = self._common.take()
         except HardwareError as error:
             if not self._down:
                 raise
@@ -280,24 +281,25 @@ class NodeCards:
         return NodeView(
             driver_name=self._driver,
             gpus=self._gpus,
-            nodes={uuid: self._hardware.nodes(uuid) for uuid in wanted},
+            nodes={uuid: common.nodes.get(uuid) or self._hardware.nodes(uuid) for uuid in wanted},
             partitions={
                 (uuid, place): device
                 for uuid, place in places
                 if place is not None
                 and (device := self._hardware.partition(uuid, place)) is not None
             },
-            control_nodes=self._hardware.control_nodes(),
-            mounts=self._mounts_of(files),
+            control_nodes=common.control_nodes,
+            mounts=common.mounts,
         )
 
-    def _mounts_of(self, files: DriverFiles) -> tuple[Mount, ...]:
-        """Made once for the value that the hardware hands out until something changed."""
-        known, mounts = self._mounts
-        if known is not files:
-            mounts = _mounts(files)
-            self._mounts = (files, mounts)
-        return mounts
+    def look_ahead(self) -> None:
+        """Look at what the next ``view`` needs, before it is known of which cards. Blocks."""
+        self._common.look_ahead(self._gpus)
+
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
+        """Whether a ``view`` of these whole cards would not block."""
+        ahead = self._common.ahead
+        return ahead is not None and ahead.nodes.keys() >= set(gpus)
 
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None
@@ -326,19 +328,3 @@ def _strange(instance: MigInstance) -> str:
 def _stripped(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Without the minor: device numbers are never stored, they change over a reboot."""
     return [{**gpu, "minor": -1} for gpu in gpus]
-
-
-def _mounts(files: DriverFiles) -> tuple[Mount, ...]:
-    """The driver's files, and the names that its links give them.
-
-    Links are mounted as files of their own: without the toolkit's hook nobody makes a link inside
-    the container, and programs look for ``libcuda.so.1``.
-    """
-    mounts = [Mount(host, container) for host, container in files.mounts]
-    by_name = {mount.container_path.rsplit("/", 1)[1]: mount.host_path for mount in mounts}
-    for target, link in files.symlinks:
-        host = by_name.get(target.rsplit("/", 1)[-1])
-        if host is not None:
-            mounts.append(Mount(host, link))
-            by_name.setdefault(link.rsplit("/", 1)[1], host)
-    return tuple(mounts)

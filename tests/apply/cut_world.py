@@ -222,6 +222,9 @@ class Node:
     ) -> tuple[GpuProcess, ...]:
         return ()
 
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
+        return False
+
     def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]:
         return tuple(
             Foreign(gpu, MigInstance(each.profile_id, each.placement, n))
@@ -233,7 +236,9 @@ class Node:
 class Lanes:
     """One after another anyway."""
 
-    async def run(self, gpus: Iterable[GpuUuid], call: Callable[[], T]) -> T:
+    async def run(
+        self, gpus: Iterable[GpuUuid], call: Callable[[], T], *, brief: bool = False
+    ) -> T:
         return call()
 
 
@@ -250,6 +255,7 @@ class Process:
         identity = Identity(DRIVER, POOL, f"boot-{cards.boot}")
         self.driver = GpuDriver(identity, self.node, journal, cdi, executor, lanes)
         self.driver.holder_patience_s = 0.0  # no loop runs here that could wait
+        self.driver.afterwards = lambda call: call()
 
     def prepare(self, n: int, *devices: str) -> None:
         drive(self.driver.prepare(claim(n, *devices)))
