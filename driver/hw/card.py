@@ -13,7 +13,15 @@ from driver.hw.sysfs import Sysfs
 from driver.model.gpu import ComputeMode, DeviceNode, GpuProcess, Inventory
 from driver.model.ids import GpuUuid, PciAddress
 from driver.model.mig import MigDevice, MigInstance, Placement
-from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode, Step
+from driver.model.steps import (
+    CreateMigDevice,
+    EnsureMigMode,
+    MpsNamespace,
+    ServeMps,
+    SetComputeMode,
+    SetTimeSlice,
+    Step,
+)
 
 
 class Cards:
@@ -87,6 +95,8 @@ class Cards:
                 self._mig.ensure_mode(step)
             case CreateMigDevice():
                 self._mig.create(step)
+            case ServeMps() | MpsNamespace() | SetTimeSlice():
+                raise _not_here(step)
             case _:
                 assert_never(step)
 
@@ -99,6 +109,8 @@ class Cards:
                 pass  # the next claim decides
             case CreateMigDevice():
                 self._mig.destroy(step)
+            case ServeMps() | MpsNamespace() | SetTimeSlice():
+                raise _not_here(step)
             case _:
                 assert_never(step)
 
@@ -111,6 +123,8 @@ class Cards:
                 return self._mig.in_mode(step)
             case CreateMigDevice():
                 return self._mig.present(step)
+            case ServeMps() | MpsNamespace() | SetTimeSlice():
+                raise _not_here(step)
             case _:
                 assert_never(step)
 
@@ -131,3 +145,7 @@ class Cards:
                 f"reported success, but compute mode {found} is set and {mode.value} "
                 f"({mode.name}) was wanted; another program sets it, or MIG mode forbids it",
             )
+
+
+def _not_here(step: Step) -> HardwareError:
+    return HardwareError(f"{type(step).__name__} of {step.gpu}", "no program for it is set up")
