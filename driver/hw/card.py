@@ -1,5 +1,6 @@
 """Cards as the driver's core needs them: read, do, undo, look again. All calls block."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import assert_never
 
@@ -27,6 +28,7 @@ from driver.model.steps import (
     TimeSliceInterval,
 )
 from driver.model.usage import ProcessUse
+from driver.model.view import MpsFolders
 
 
 class Cards:
@@ -87,6 +89,15 @@ class Cards:
     def uses(self, gpu: GpuUuid) -> tuple[ProcessUse, ...]:
         """What each process uses of the card, clients of MPS included, and in which pod it is."""
         return self._usage.uses(gpu)
+
+    @property
+    def known_folders(self) -> dict[GpuUuid, MpsFolders]:
+        """Where clients find the daemon of each card that was ever seen served; to be added to."""
+        return self.mps.folders
+
+    def mps_folders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, MpsFolders]:
+        """Of those of ``gpus`` that have, or had, a control daemon."""
+        return {gpu: self.mps.folders[gpu] for gpu in gpus if gpu in self.mps.folders}
 
     def time_slice_problem(self, gpu: GpuUuid) -> str:
         """Why the time slice of the card cannot be set; empty where it can."""

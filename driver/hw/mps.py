@@ -9,6 +9,8 @@ from typing import Protocol
 from driver.errors import HardwareError, NotSupportedError
 from driver.model.ids import GpuUuid
 from driver.model.steps import MpsNamespace, ServeMps
+from driver.model.view import MpsFolders
+from mps.layout import SERVER
 from mps.protocol import (
     CardSpec,
     CardState,
@@ -49,6 +51,8 @@ class MpsCards:
 
     def __init__(self, client: Client | None) -> None:
         self._client = client
+        self.folders: dict[GpuUuid, MpsFolders] = {}
+        """Of every card that was ever seen served; pods live on while the supervisor is away."""
 
     @property
     def configured(self) -> bool:
@@ -63,14 +67,14 @@ class MpsCards:
     def cards(self) -> dict[GpuUuid, CardState]:
         """Every card that has, or should have, a control daemon."""
         with self._asking("of this node") as client:
-            return _by_card(client.cards())
+            return self._note(client.cards())
 
     def changes(self, after: int, wait_s: float) -> tuple[int, dict[GpuUuid, CardState]]:
         """``cards``, as soon as they differ from revision ``after``, or after ``wait_s``; with the
         revision to go on from."""
         with self._asking("of this node") as client:
             revision, states = client.changes(after, wait_s)
-        return revision, _by_card(states)
+        return revision, self._note(states)
 
     # Steps -------------------------------------------------------------------------------
 
@@ -78,6 +82,7 @@ class MpsCards:
         """The card's daemon runs with the defaults of ``step`` when this returns."""
         with self._asking(step.gpu) as client:
             state = client.ensure(_spec(step))
+        self._note([state])
         if not state.running:
             raise HardwareError(
                 f"MPS of {step.gpu}", f"the control daemon does not run: {state.failure}"
@@ -109,6 +114,11 @@ class MpsCards:
 
     # -------------------------------------------------------------------------------------
 
+    def _note(self, states: Iterable[CardState]) -> dict[GpuUuid, CardState]:
+        found = {GpuUuid(state.spec.gpu): state for state in states}
+        self.folders |= {gpu: _folders(state) for gpu, state in found.items()}
+        return found
+
     @contextmanager
     def _asking(self, what: str) -> Iterator[Client]:
         call = f"MPS {what}" if what.startswith("of") else f"MPS of {what}"
@@ -126,5 +136,6 @@ def _spec(step: ServeMps) -> CardSpec:
     return CardSpec(step.gpu, step.memory_limit, step.compute_percent, step.protocol)
 
 
-def _by_card(states: Iterable[CardState]) -> dict[GpuUuid, CardState]:
-    return {GpuUuid(state.spec.gpu): state for state in states}
+def _folders(state: CardState) -> MpsFolders:
+    shm = None if state.shm is None else str(state.shm)
+    return MpsFolders(str(state.pipe_directory), shm, SERVER if state.spec.protocol == 3 else None)

@@ -12,8 +12,9 @@ from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from driver.model.claims import AllocatedClaim
+from driver.model.claims import AllocatedClaim, Record
 from driver.model.ids import ClaimUid, GpuUuid
+from driver.model.shares import Share
 from driver.model.units import Bytes, whole_mib
 from driver.model.usage import ProcessUse
 
@@ -46,7 +47,8 @@ class Excess:
     claim: AllocatedClaim
     gpu: GpuUuid
     text: str  # what is used and what was given, for people
-    pods: tuple[str, ...]  # UIDs of the pods that were counted, sorted
+    pods: tuple[str, ...]  # UIDs of the pods whose processes were counted, sorted
+    memory: bool = True  # whether memory is too much, which others may lack
 
     @property
     def key(self) -> Key:
@@ -59,6 +61,47 @@ class Watched:
 
     told: Mapping[Key, Excess] = field(default_factory=dict)
     doubts: Mapping[Key, int] = field(default_factory=dict)  # looks in a row that say otherwise
+
+
+def allowances(records: Iterable[Record]) -> tuple[Allowance, ...]:
+    """What the claims of ``records`` have of shared cards, in their order.
+
+    The memory of a time slice is bookkeeping; where it is counted at all, it is what the claim
+    said it would use.
+    """
+    found: dict[Key, Allowance] = {}
+    for record in records:
+        for held in record.held:
+            if held.share is None or held.allocation.admin:
+                continue
+            mine = _allowance(record.claim, held.gpu, held.type, held.share)
+            earlier = found.get(mine.key)
+            found[mine.key] = mine if earlier is None else _both(earlier, mine)
+    return tuple(found.values())
+
+
+def _allowance(claim: AllocatedClaim, gpu: GpuUuid, type_: str, share: Share) -> Allowance:
+    percent = share.compute_percent if type_ == "mps" else 0
+    return Allowance(claim, gpu, share.memory or None, percent or None)
+
+
+def _both(one: Allowance, other: Allowance) -> Allowance:
+    memory = None
+    if one.memory is not None and other.memory is not None:
+        memory = Bytes(one.memory + other.memory)
+    percent = None
+    if one.compute_percent is not None and other.compute_percent is not None:
+        percent = one.compute_percent + other.compute_percent
+    return Allowance(one.claim, one.gpu, memory, percent)
+
+
+def judged(
+    allowances: Iterable[Allowance],
+    uses: Mapping[GpuUuid, Iterable[ProcessUse]],
+    pods: Mapping[ClaimUid, Set[str]],
+) -> Set[Key]:
+    """The claims and cards that ``excesses`` can say something of."""
+    return {each.key for each in allowances if each.gpu in uses and each.claim.uid in pods}
 
 
 def excesses(
@@ -77,10 +120,13 @@ def excesses(
         by_card.setdefault(each.gpu, []).append(each)
     for gpu, there in by_card.items():
         for group, members in _groups(there, pods):
-            text = _too_much(group, [use for use in uses.get(gpu, ()) if use.pod in members])
-            found += [
-                Excess(each.claim, gpu, text, tuple(sorted(members))) for each in group if text
-            ]
+            counted = [use for use in uses.get(gpu, ()) if use.pod in members]
+            parts = _too_much(group, counted)
+            if parts:
+                text = _text(group, parts, counted)
+                users = tuple(sorted({use.pod for use in counted if use.pod}))
+                memory = "memory" in parts
+                found += [Excess(each.claim, gpu, text, users, memory) for each in group]
     return tuple(found)
 
 
@@ -136,25 +182,27 @@ def _groups(
     return groups
 
 
-def _too_much(group: Sequence[Allowance], uses: Sequence[ProcessUse]) -> str:
-    """What a group uses beyond what its claims have; empty where all is well."""
-    memory = sum(use.memory or 0 for use in uses)
-    compute = sum(use.compute_percent or 0 for use in uses)
-    parts = []
+def _too_much(group: Sequence[Allowance], uses: Sequence[ProcessUse]) -> dict[str, str]:
+    """What a group uses beyond what its claims have: a text by what it is of."""
+    parts = {}
     limits = [each.memory for each in group]
-    given = sum(limit or 0 for limit in limits)
+    memory, given = sum(use.memory or 0 for use in uses), sum(limit or 0 for limit in limits)
     if None not in limits and memory > given:
-        parts.append(f"{whole_mib(Bytes(memory))} of memory, {whole_mib(Bytes(given))} was given")
+        used, had = whole_mib(Bytes(memory)), whole_mib(Bytes(given))
+        parts["memory"] = f"{used} of memory, {had} was given"
     shares = [each.compute_percent for each in group]
+    compute = sum(use.compute_percent or 0 for use in uses)
     percent = sum(share or 0 for share in shares)
     if None not in shares and compute > percent + COMPUTE_SLACK:
-        parts.append(f"{compute} % of the multiprocessors, {percent} % was given")
-    if not parts:
-        return ""
+        parts["compute"] = f"{compute} % of the multiprocessors, {percent} % was given"
+    return parts
+
+
+def _text(group: Sequence[Allowance], parts: Mapping[str, str], uses: Sequence[ProcessUse]) -> str:
     together = ""
     if len(group) > 1:
         names = ", ".join(f"{each.claim.namespace}/{each.claim.name}" for each in group)
         together = f" (the claims {names} have pods in common and are counted together)"
     processes = ", ".join(f"{use.name or '?'} ({use.pid})" for use in uses[:_NAMED])
     more = f" and {len(uses) - _NAMED} more" if len(uses) > _NAMED else ""
-    return f"uses {' and '.join(parts)}{together}: processes {processes}{more}"
+    return f"uses {' and '.join(parts.values())}{together}: processes {processes}{more}"

@@ -1,0 +1,91 @@
+"""What this node has for sharing its cards, and how the daemons behind shares are."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from driver.model.ids import GpuUuid
+from driver.model.shares import MpsFacts, SharingFacts
+from driver.model.view import MpsFolders
+from mps.protocol import CardState, SupervisorInfo
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """One look at the MPS supervisor."""
+
+    info: SupervisorInfo | None = None  # None: it did not answer
+    cards: Mapping[GpuUuid, CardState] = field(default_factory=dict)
+    problem: str = ""  # why it did not answer, or cannot start daemons
+
+
+class Sharing:
+    """One value of the world at a time, replaced as a whole; any thread may read it."""
+
+    def __init__(self, folders: dict[GpuUuid, MpsFolders]) -> None:
+        """``folders`` are those that ``driver.hw.mps.MpsCards`` keeps; remembered ones are added."""
+        self.facts = SharingFacts()
+        self.seen: Seen | None = None  # None: not looked yet
+        self._folders = folders
+
+    # Learning ----------------------------------------------------------------------------
+
+    def take(self, seen: Seen) -> None:
+        """Take in a look. What the supervisor can do is kept while it is away."""
+        self.seen = seen
+        info = seen.info
+        if info is not None and info.protocols:
+            self.facts = replace(self.facts, mps=MpsFacts(info.protocols, info.multi_user))
+
+    def set_intervals(self, settable: bool) -> None:
+        """Whether time slices can be set on this node."""
+        self.facts = replace(self.facts, intervals=settable)
+
+    # Telling -----------------------------------------------------------------------------
+
+    @property
+    def away(self) -> str:
+        """Why no share can be prepared now; empty while the supervisor answers, or before the
+        first look."""
+        return "" if self.seen is None else self.seen.problem
+
+    def fault(self, gpu: GpuUuid) -> str:
+        """What is wrong with the card's control daemon; empty where it is well, or not known."""
+        state = self.seen.cards.get(gpu) if self.seen else None
+        if state is None or (state.running and state.failure is None):
+            return ""
+        return f"its MPS control daemon died: {state.failure or 'it is being started'}"
+
+    # Over a restart ----------------------------------------------------------------------
+
+    def to_data(self) -> dict[str, Any]:
+        """What must be known while the supervisor is away; folders are also those of live pods.
+        Empty where nothing is known."""
+        mps = self.facts.mps
+        found: dict[str, Any] = {"intervals": True} if self.facts.intervals else {}
+        if mps is not None:
+            found |= {"protocols": list(mps.protocols), "multiUser": mps.multi_user}
+        if self._folders:
+            found["folders"] = {
+                gpu: {"pipe": each.pipe, "shm": each.shm, "server": each.server}
+                for gpu, each in sorted(self._folders.items())
+            }
+        return found
+
+    def from_data(self, raw: Any) -> None:
+        """The inverse of ``to_data``; what is not of that form is left aside."""
+        try:
+            mps = None
+            if "protocols" in raw:
+                mps = MpsFacts(tuple(map(int, raw["protocols"])), bool(raw["multiUser"]))
+            folders = {
+                GpuUuid(gpu): MpsFolders(each["pipe"], each["shm"], each["server"])
+                for gpu, each in raw.get("folders", {}).items()
+            }
+            self.facts = SharingFacts(mps, bool(raw.get("intervals")))
+            self._folders |= folders
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            log.warning("what was known of sharing is forgotten: %s", error)
