@@ -14,11 +14,13 @@ from driver.model.health import CardHealth
 from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
 from driver.model.readings import CardReading, XidEvent
+from driver.model.shares import SharingFacts
 from driver.model.view import Mount, NodeView
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.facts import gpu_from_dict, gpu_to_dict
 from driver.plan.health import after_boot, describe, from_dict, next_health, taints, to_dict
+from driver.plan.layout import is_kept_out
 from driver.plan.prepare import Foreign
 from driver.plan.resources import Taint, driver_resources
 from driver.plan.topology import pci_order
@@ -71,6 +73,7 @@ class NodeCards:
         self.policy = policy
         self.inventory = Inventory("", (0, 0), ())
         self.devices: Mapping[DeviceName, Device] = {}
+        self.sharing = SharingFacts()
         self.blocked = False  # a damaged record may hold any card that no record names
         self._hardware = hardware
         self._known = known
@@ -150,7 +153,7 @@ class NodeCards:
         ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
-        devices = node_devices(self.inventory, self.policy, self._strangers.adopted)
+        devices = node_devices(self.inventory, self.policy, self._strangers.adopted, self.sharing)
         self.devices = {each.name: each for each in devices}
         for gpu in ordered:
             left_out = uncovered(gpu)
@@ -201,25 +204,22 @@ class NodeCards:
 
     def pool(self, held: Set[DeviceName], features: Set[str]) -> DesiredPool:
         """What to publish. A device in ``held`` stays, whatever the policy or the card says."""
-        counters = "counters" in features
         offered = {
             each.name
             for each in allocatable(
-                self.inventory, self.policy, self._strangers.adopted, counters=counters
+                self.inventory,
+                self.policy,
+                self._strangers.adopted,
+                features=features,
+                sharing=self.sharing,
             )
         }
-        busy = {self.devices[name].gpu.uuid for name in held if name in self.devices}
-        cut = {
-            each.gpu.uuid
-            for name in held
-            if isinstance(each := self.devices.get(name), MigPartition)
-        }
+        allocated = [self.devices[name] for name in held if name in self.devices]
+        busy = {device.gpu.uuid for device in allocated}
         published: list[Device] = []
         found: dict[DeviceName, Sequence[Taint]] = {}
         for device in self.devices.values():
-            excluded = device.name not in offered
-            if not counters and isinstance(device, WholeGpu) and device.gpu.uuid in cut:
-                excluded = True  # nothing but this keeps the card from being given out twice
+            excluded = device.name not in offered or is_kept_out(device, allocated, features)
             if not excluded or device.name in held:
                 published.append(device)
                 found[device.name] = self._taints(device, busy, held, excluded)
@@ -254,7 +254,10 @@ class NodeCards:
         """The list for the kubelet's health stream: whole cards, and partitions that are offered
         or ``held``. A card's fault reaches all of its partitions."""
         offered = {
-            each.name for each in allocatable(self.inventory, self.policy, self._strangers.adopted)
+            each.name
+            for each in allocatable(
+                self.inventory, self.policy, self._strangers.adopted, sharing=self.sharing
+            )
         }
         return tuple(
             DeviceHealth(self._pool, device.name, health.healthy, describe(health))
