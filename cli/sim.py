@@ -115,7 +115,7 @@ def recovery_action(root: Path, index: int, action: int) -> None:
 @click.option("--pod", metavar="UID", help="The pod that it belongs to.")
 @click.option("--name", default="python3", show_default=True, help="Of its program.")
 @click.pass_obj
-def process(root: Path, index: int, pid: int, mib: int, **more: Any) -> None:
+def process(root: Path, /, index: int, pid: int, mib: int, **more: Any) -> None:
     """Process PID uses MIB of the card's memory."""
     control, kind = _control(), "mps" if more["mps"] else "compute"
     _do(control.set_process, root, index, pid, mib << 20, kind)

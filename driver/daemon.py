@@ -19,7 +19,7 @@ from driver.metrics import Metrics
 from driver.node import Change, NodeCards
 from driver.periodic import every
 from driver.plan.cdi import spec_file_prefix
-from driver.plan.resources import COUNTERS_BESIDE_DEVICES
+from driver.plan.layout import cluster_features
 from driver.plugin import GpuDriver, Identity
 from driver.reconciler import Local, Reconciler, Remote
 from driver.settings import Settings
@@ -38,7 +38,7 @@ from kubeletplugin.kube import ApiError, KubeClient
 from kubeletplugin.paths import plugin_paths
 from kubeletplugin.plan_publish import Identity as Owner
 from kubeletplugin.plugin import KubeletPlugin, Phase
-from kubeletplugin.probe import COUNTERS, GATES, TAINTS, probe, server_version
+from kubeletplugin.probe import COUNTERS, GATES, SHARING, TAINTS, probe, server_version
 from kubeletplugin.publisher import Publisher
 
 if TYPE_CHECKING:
@@ -242,7 +242,7 @@ class NodeDaemon:
         while True:
             try:
                 found = await probe(self.client, s.driver_name, s.node_name)
-                minor, _ = await server_version(self.client)
+                version = await server_version(self.client)
                 await self._take_policy()  # its part by label decides what is published
                 break
             except ApiError as error:
@@ -251,10 +251,8 @@ class NodeDaemon:
                 self._unprobed = str(error)
                 await asyncio.sleep(_PROBE_RETRY_S)
         self._unprobed = ""
-        self._features = found | ({COUNTERS_BESIDE_DEVICES} if minor <= 34 else set())
-        missed = {TAINTS, COUNTERS} - found
-        if not self.cards.policy.cuts_cards:
-            missed.discard(COUNTERS)
+        self._features = cluster_features(found, *version)
+        missed = ({TAINTS} | self.cards.policy.wanted_features) - found
         if missed:
             self._miss(frozenset(missed))
         self._publish()
@@ -273,6 +271,8 @@ class NodeDaemon:
             note += "; faulty cards that are not allocated are withdrawn instead of tainted"
         if COUNTERS in features:
             note += "; partitions are not made on demand, only existing ones are offered"
+        if SHARING in features:
+            note += "; no shares are offered"
         log.warning("%s", note)
         self._telling.node_event("Warning", "FeatureGateMissing", note)
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from api.policy import SHARED_MODES, NodePolicy
+from api.policy import NodePolicy
 from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
 from driver.model.devices import Device, MigPartition, MpsGpu, WholeGpu
@@ -14,14 +14,14 @@ from driver.model.health import CardHealth
 from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
 from driver.model.readings import CardReading, XidEvent
+from driver.model.shares import SharingFacts
 from driver.model.usage import ProcessUse
 from driver.model.view import MpsFolders, NodeView
 from driver.mounting import Mounts
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.health import describe, next_health, taints
-from driver.plan.kinds import device_type
-from driver.plan.layout import COUNTERS, EVERYTHING, is_shared, side_by_side
+from driver.plan.layout import EVERYTHING, is_kept_out
 from driver.plan.partitions import rule_of
 from driver.plan.prepare import Foreign
 from driver.plan.resources import Taint, driver_resources
@@ -96,13 +96,18 @@ class NodeCards:
         self._strangers = Strangers(hardware)
         self._uncounted: dict[GpuUuid, tuple[str, ...]] = {}
         self._mounts = Mounts()
-        self.sharing = Sharing(hardware.known_folders)
+        self.shares = Sharing(hardware.known_folders)
         self._down = ""  # why NVML as a whole does not answer
 
     @property
     def gpus(self) -> Mapping[GpuUuid, Gpu]:
         """Every card known, lost ones included."""
         return self._gpus
+
+    @property
+    def sharing(self) -> SharingFacts:
+        """What the node has for sharing cards, as last told."""
+        return self.shares.facts
 
     @property
     def health(self) -> Mapping[GpuUuid, CardHealth]:
@@ -117,7 +122,7 @@ class NodeCards:
         self._versions = found.versions
         self._gpus, self._health = found.gpus, found.health
         self._strangers.from_data(values.get("adopted"))
-        self.sharing.from_data(values.get("sharing", {}))
+        self.shares.from_data(values.get("sharing", {}))
 
     def refresh(self, held: Set[GpuUuid], places: Callable[[], Set[Place]]) -> tuple[Change, ...]:
         """Enumerate the cards anew; returns what is strange on them. Blocks.
@@ -158,9 +163,7 @@ class NodeCards:
         ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
-        devices = node_devices(
-            self.inventory, self.policy, self._strangers.adopted, self.sharing.facts
-        )
+        devices = node_devices(self.inventory, self.policy, self._strangers.adopted, self.sharing)
         self.devices = {each.name: each for each in devices}
         for gpu in ordered:
             left_out = uncovered(gpu)
@@ -189,14 +192,14 @@ class NodeCards:
 
     def take_sharing(self, seen: Seen) -> tuple[Change, ...]:
         """Take in a look at the MPS supervisor; returns the cards whose daemon died or is back."""
-        facts, before = self.sharing.facts, {gpu: self.sharing.fault(gpu) for gpu in self._gpus}
-        self.sharing.take(seen)
-        if self.sharing.facts != facts:
+        facts, before = self.shares.facts, {gpu: self.shares.fault(gpu) for gpu in self._gpus}
+        self.shares.take(seen)
+        if self.shares.facts != facts:
             self._take(self._gpus, self.inventory)
         return tuple(
             Change(gpu, now, "MpsDaemonDown", "MpsDaemonBack", "has its MPS control daemon back")
             for gpu, was in before.items()
-            if bool(now := self.sharing.fault(gpu)) != bool(was)
+            if bool(now := self.shares.fault(gpu)) != bool(was)
         )
 
     def look_at_time_slices(self) -> str:
@@ -206,16 +209,16 @@ class NodeCards:
         """
         gpu = next((gpu for gpu in self._gpus if not self._health[gpu].lost), None)
         problem = "" if gpu is None else self._hardware.time_slice_problem(gpu)
-        facts = self.sharing.facts
-        self.sharing.set_intervals(gpu is not None and not problem)
-        if self.sharing.facts != facts:
+        facts = self.shares.facts
+        self.shares.set_intervals(gpu is not None and not problem)
+        if self.shares.facts != facts:
             self._take(self._gpus, self.inventory)
         return problem
 
     def save(self) -> None:
         """Keep what is known over a restart; writes only what differs. Blocks."""
         values = to_values(self._versions, self.inventory.gpus, self._health, self._boot_id)
-        more = {"adopted": self._strangers.to_data(), "sharing": self.sharing.to_data()}
+        more = {"adopted": self._strangers.to_data(), "sharing": self.shares.to_data()}
         values |= {key: value for key, value in more.items() if value}
         try:
             self._known.save(values)
@@ -227,19 +230,15 @@ class NodeCards:
     def pool(self, held: Set[DeviceName], features: Set[str]) -> DesiredPool:
         """What to publish. A device in ``held`` stays, whatever the policy or the card says."""
         offered = {each.name for each in self._offered(features)}
-        busy: dict[GpuUuid, set[str]] = {}  # the shapes in which each card is held
-        for name in held & self.devices.keys():
-            device = self.devices[name]
-            busy.setdefault(device.gpu.uuid, set()).add(device_type(device))
+        allocated = [self.devices[name] for name in held if name in self.devices]
+        busy = {device.gpu.uuid for device in allocated}
         published: list[Device] = []
         found: dict[DeviceName, Sequence[Taint]] = {}
         for device in self.devices.values():
-            excluded = device.name not in offered or _is_shut_out(
-                device, busy.get(device.gpu.uuid, set()), features
-            )
+            excluded = device.name not in offered or is_kept_out(device, allocated, features)
             if not excluded or device.name in held:
                 published.append(device)
-                found[device.name] = self._taints(device, busy.keys(), held, excluded)
+                found[device.name] = self._taints(device, busy, held, excluded)
         return driver_resources(
             published, self.inventory, found, pool=self._pool, features=features, held=held
         )
@@ -264,9 +263,9 @@ class NodeCards:
 
     def _mps_trouble(self, gpu: GpuUuid) -> str:
         """As the value of a taint; empty where shares can be prepared."""
-        if self.sharing.away:
+        if self.shares.away:
             return "supervisorAway"
-        return "daemonDown" if self.sharing.fault(gpu) else ""
+        return "daemonDown" if self.shares.fault(gpu) else ""
 
     def _offered(self, features: Set[str]) -> tuple[Device, ...]:
         return allocatable(
@@ -274,7 +273,7 @@ class NodeCards:
             self.policy,
             self._strangers.adopted,
             features=features,
-            sharing=self.sharing.facts,
+            sharing=self.sharing,
         )
 
     def _is_blocked_by_stranger(self, device: Device) -> bool:
@@ -296,7 +295,7 @@ class NodeCards:
 
     def _health_of(self, device: Device) -> DeviceHealth:
         health = self._health[device.gpu.uuid]
-        fault = self.sharing.fault(device.gpu.uuid) if isinstance(device, MpsGpu) else ""
+        fault = self.shares.fault(device.gpu.uuid) if isinstance(device, MpsGpu) else ""
         told = "; ".join(filter(None, [describe(health), fault]))
         return DeviceHealth(self._pool, device.name, health.healthy and not fault, told)
 
@@ -364,18 +363,8 @@ class NodeCards:
         return {"key": f"{self._driver}/{key}", "value": value, "effect": "NoSchedule"}
 
 
-def _is_shut_out(device: Device, held_as: Set[str], features: Set[str]) -> bool:
-    """Whether its card is held in another shape, and nothing but this keeps the scheduler from
-    giving it out twice."""
-    others = held_as - {device_type(device)}
-    if not others or side_by_side(features):
-        return False
-    return COUNTERS not in features or is_shared(device) or bool(others & set(SHARED_MODES))
-
-
 def _strange(instance: MigInstance) -> str:
     return (
         f"GPU instance {instance.id} at {instance.placement} was made by another program: it is "
         "left alone, and devices that overlap it are tainted"
     )
-

@@ -2,12 +2,14 @@
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
+from driver.errors import StateError
 from driver.model.ids import GpuUuid
 from driver.model.shares import MpsFacts, SharingFacts
 from driver.model.view import MpsFolders
+from driver.plan.facts import sharing_from_dict, sharing_to_dict
 from mps.protocol import CardState, SupervisorInfo
 
 log = logging.getLogger(__name__)
@@ -26,7 +28,7 @@ class Sharing:
     """One value of the world at a time, replaced as a whole; any thread may read it."""
 
     def __init__(self, folders: dict[GpuUuid, MpsFolders]) -> None:
-        """``folders`` are those that ``driver.hw.mps.MpsCards`` keeps; remembered ones are added."""
+        """``folders`` are those that ``MpsCards`` keeps; remembered ones are added."""
         self.facts = SharingFacts()
         self.seen: Seen | None = None  # None: not looked yet
         self._folders = folders
@@ -64,28 +66,19 @@ class Sharing:
     def to_data(self) -> dict[str, Any]:
         """What must be known while the supervisor is away; folders are also those of live pods.
         Empty where nothing is known."""
-        mps = self.facts.mps
-        found: dict[str, Any] = {"intervals": True} if self.facts.intervals else {}
-        if mps is not None:
-            found |= {"protocols": list(mps.protocols), "multiUser": mps.multi_user}
-        if self._folders:
-            found["folders"] = {
-                gpu: {"pipe": each.pipe, "shm": each.shm, "server": each.server}
-                for gpu, each in sorted(self._folders.items())
-            }
-        return found
+        if self.facts == SharingFacts() and not self._folders:
+            return {}
+        folders = {gpu: asdict(each) for gpu, each in sorted(self._folders.items())}
+        return {"facts": sharing_to_dict(self.facts), "folders": folders}
 
     def from_data(self, raw: Any) -> None:
         """The inverse of ``to_data``; what is not of that form is left aside."""
+        if not raw:
+            return
         try:
-            mps = None
-            if "protocols" in raw:
-                mps = MpsFacts(tuple(map(int, raw["protocols"])), bool(raw["multiUser"]))
-            folders = {
-                GpuUuid(gpu): MpsFolders(each["pipe"], each["shm"], each["server"])
-                for gpu, each in raw.get("folders", {}).items()
+            self.facts = sharing_from_dict(raw["facts"])
+            self._folders |= {
+                GpuUuid(gpu): MpsFolders(**each) for gpu, each in raw["folders"].items()
             }
-            self.facts = SharingFacts(mps, bool(raw.get("intervals")))
-            self._folders |= folders
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (StateError, TypeError, KeyError, AttributeError) as error:
             log.warning("what was known of sharing is forgotten: %s", error)

@@ -23,9 +23,7 @@ def unneeded(gpu: GpuUuid, records: Iterable[Record], *, served: bool) -> tuple[
     return tuple(found)
 
 
-def unserved(
-    records: Iterable[Record], served: Set[GpuUuid]
-) -> tuple[Record, ...]:
+def unserved(records: Iterable[Record], served: Set[GpuUuid]) -> tuple[Record, ...]:
     """Records of prepared claims that need the control daemon of a card that has none."""
     return tuple(
         record

@@ -234,8 +234,8 @@ def test_partitions_are_allowed_with_what_may_be_done_for_them():
     policy = parse_policy(text, "policy.yaml")
     wanted = GpuPolicy(("gpu", "mig"), mig_mode_toggle="never", adopt_existing=True)
     assert policy.for_gpu(*L4) == wanted
-    assert policy.cuts_cards
-    assert not parse_policy("", "policy.yaml").cuts_cards
+    assert "counters" in policy.wanted_features
+    assert not parse_policy("", "policy.yaml").wanted_features
 
 
 def test_mistakes_about_partitions_are_told():
