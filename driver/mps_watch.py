@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TypeAlias
 
 from driver.errors import HardwareError
@@ -15,15 +15,16 @@ from mps.protocol import CardState, SupervisorInfo
 log = logging.getLogger(__name__)
 
 WAIT_S = 20.0  # one question stands so long; an answer comes at once when something changes
+FIRST_S = 2.0  # the first ResourceSlice waits no longer
 RETRY_S = 1.0  # while nobody answers
 
 _Found: TypeAlias = Seen | Exception
 
 
 class MpsWatch:
-    """``take`` is called on the event loop with every look that differs from the one before."""
+    """``take`` gets every look that differs from the one before, on the event loop."""
 
-    def __init__(self, mps: MpsCards, take: Callable[[Seen], object]) -> None:
+    def __init__(self, mps: MpsCards, take: Callable[[Seen], Awaitable[None]]) -> None:
         self._mps = mps
         self._take = take
         self._stop = threading.Event()
@@ -32,7 +33,11 @@ class MpsWatch:
     async def look(self) -> None:
         """Look once, before anything is served."""
         if self._mps.configured:
-            self._report(await asyncio.to_thread(self._once))
+            try:
+                seen = await asyncio.wait_for(asyncio.to_thread(self._once), FIRST_S)
+            except TimeoutError:  # it hangs: the start goes on without it
+                seen = Seen(problem=f"the MPS supervisor does not answer within {FIRST_S:g} s")
+            await self._report(seen)
 
     async def listen(self) -> None:
         """Follow it for ever, on a thread of its own; its bugs are raised here."""
@@ -52,18 +57,18 @@ class MpsWatch:
                 seen = await found.get()
                 if isinstance(seen, Exception):
                     raise seen
-                self._report(seen)
+                await self._report(seen)
         finally:
             self._stop.set()
 
-    def _report(self, seen: Seen) -> None:
+    async def _report(self, seen: Seen) -> None:
         if seen.problem != self._told:
             if seen.problem:
                 log.warning("shares by MPS: %s", seen.problem)
             else:
                 log.info("shares by MPS: the supervisor answers, and can start daemons")
             self._told = seen.problem
-        self._take(seen)
+        await self._take(seen)
 
     def _once(self) -> Seen:
         try:

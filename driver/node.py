@@ -34,6 +34,8 @@ from kubeletplugin.contract import DesiredPool, DeviceHealth
 
 log = logging.getLogger(__name__)
 
+MPS_BACK = "MpsDaemonBack"  # Event
+
 _MPS_SERVER = "nvidia-cuda-mps"  # "-control" and "-server", cut to 15 bytes
 
 
@@ -197,10 +199,15 @@ class NodeCards:
         if self.shares.facts != facts:
             self._take(self._gpus, self.inventory)
         return tuple(
-            Change(gpu, now, "MpsDaemonDown", "MpsDaemonBack", "has its MPS control daemon back")
+            Change(gpu, now, "MpsDaemonDown", MPS_BACK, "has its MPS control daemon back")
             for gpu, was in before.items()
             if bool(now := self.shares.fault(gpu)) != bool(was)
         )
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the policy lets any card be used in turns."""
+        return any("timeslice" in rule_of(gpu, self.policy).modes for gpu in self._gpus.values())
 
     def look_at_time_slices(self) -> str:
         """Find out whether time slices can be set; the reason where they cannot. Blocks.

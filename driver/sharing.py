@@ -61,6 +61,15 @@ class Sharing:
             return ""
         return f"its MPS control daemon died: {state.failure or 'it is being started'}"
 
+    def daemons(self, running: bool) -> float:
+        """How many control daemons there are that run, or do not; for a gauge."""
+        states = self.seen.cards.values() if self.seen else ()
+        return sum(state.running is running for state in states)
+
+    def up(self) -> float:
+        """1 while the supervisor answers and can start daemons; for a gauge."""
+        return float(self.seen is not None and not self.seen.problem)
+
     # Over a restart ----------------------------------------------------------------------
 
     def to_data(self) -> dict[str, Any]:

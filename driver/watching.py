@@ -161,6 +161,8 @@ class CardWatch:
 
     async def look_at_time_slices(self) -> None:
         """Find out whether they can be set; said once where they cannot."""
+        if not self._cards.takes_turns:
+            return
         async with self._turn:
             problem = await asyncio.to_thread(self._cards.look_at_time_slices)
             await asyncio.to_thread(self._cards.save)
