@@ -72,9 +72,13 @@ def claim(n: int, *devices: str, **options: Any) -> Object:
     }
 
 
+WHOLE = NodePolicy(gpus=(GpuRule(GpuSelector(), GpuPolicy(("gpu",))),))
+"""Whole cards only, so that what is published is one device a card."""
+
+
 def excluded(uuid: str) -> NodePolicy:
     """A policy that offers every card but one."""
-    return NodePolicy(gpus=(GpuRule(GpuSelector(uuid=uuid), GpuPolicy(())),))
+    return NodePolicy(gpus=(GpuRule(GpuSelector(uuid=uuid), GpuPolicy(())), *WHOLE.gpus))
 
 
 class Parts:
@@ -87,7 +91,7 @@ class Parts:
         self.cards = NodeCards(
             self.hardware,
             Known(machine.known),
-            policy or NodePolicy(),
+            policy or WHOLE,
             driver=DRIVER,
             pool=NODE,
             boot_id=self.boot,
