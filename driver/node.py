@@ -348,7 +348,7 @@ class NodeCards:
         """Processes on a card that no claim holds; servers of MPS that are just ending are none.
         Blocks."""
         return tuple(
-            GpuProcess(each.pid, each.memory)
+            GpuProcess(each.pid, each.memory, name=each.name)
             for each in self._hardware.uses(gpu)
             if not each.name.startswith(_MPS_SERVER)
         )
