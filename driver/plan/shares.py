@@ -196,7 +196,7 @@ def namespace_name(uid: ClaimUid, position: int) -> str:
     """``5f0e6f0a8f1b…_0``: [a-z0-9_], at most 64 characters, and short: it becomes a part of a
     path of which MPS takes 87 bytes."""
     digits = uid.lower().replace("-", "")
-    if len(digits) > _UUID_DIGITS or not digits.isalnum():
+    if len(digits) > _UUID_DIGITS or not (digits.isascii() and digits.isalnum()):
         digits = sha256(uid.encode()).hexdigest()[:_UUID_DIGITS]
     return f"{digits}_{position}"
 
