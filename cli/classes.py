@@ -29,6 +29,11 @@ def partition_selector(driver: str, profile: str | None = None) -> str:
     return f"device.driver == '{driver}' && {domain}.?profile.orValue('') == '{profile}'"
 
 
+def type_selector(driver: str, type_: str) -> str:
+    """In comparisons only, for devices of one type: every device has it."""
+    return f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{type_}'"
+
+
 def mig_resource(profile: str) -> str:
     """What NVIDIA's device plugin calls a profile with its mixed strategy, so that pods written
     for it run unchanged: ``1g.5gb+me`` is ``nvidia.com/mig-1g.5gb.me``."""

@@ -2,11 +2,13 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from decimal import Decimal
 from typing import Any, TypeAlias
 
 import click
 
 from cli.text import plural, table
+from kubeletplugin.quantities import quantity
 
 Object: TypeAlias = Mapping[str, Any]
 DeviceId: TypeAlias = tuple[str, str, str]  # driver, pool, device
@@ -32,10 +34,12 @@ class Card:
     taints: tuple[str, ...] = ()  # "key=value:effect"
     parts: tuple["Part", ...] = ()  # partitions that are held or tainted, by start
     slices: int = 0  # memory slices, where the card is offered in partitions
+    shares: tuple["Share", ...] = ()
 
     @property
     def held(self) -> bool:
-        return bool(self.holders) or any(part.holders for part in self.parts)
+        parts = any(part.holders for part in self.parts)
+        return bool(self.holders or self.shares) or parts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,15 +53,27 @@ class Part:
     taints: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What somebody has of a card beside others."""
+
+    holder: str
+    memory: Decimal  # bytes; 0: not counted
+    total: Decimal  # of the card's memory that is shared
+    percent: str  # of the compute; empty: a turn
+
+
 def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> list[Card]:
     """The cards of ``driver``, by node and PCI address, with the partitions that are held.
 
     A card that is offered in partitions only is drawn all the same. Only the newest generation
     of a pool counts (KEP-4381).
     """
-    held = holders(claims)
+    claims = list(claims)
+    held, had = holders(claims), _consumed(claims)
     wholes: dict[tuple[str, str], Card] = {}
     cut: dict[tuple[str, str], list[Card]] = {}
+    shared: list[Card] = []
     for spec in _newest(slices, driver):
         for device in spec.get("devices") or ():
             card = _card(spec, device, held)
@@ -66,6 +82,14 @@ def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> li
                 cut.setdefault((card.node, name), []).append(_as_part(card, device))
             elif attribute(device, "type") in ("", "gpu"):
                 wholes[card.node, card.device] = card
+            else:
+                id_ = (spec["driver"], spec["pool"]["name"], device["name"])
+                shared.append(_as_shared(card, device, had.get(id_, ())))
+    for card in shared:
+        whole = wholes.setdefault((card.node, card.device), replace(card, shares=(), taints=()))
+        taints = tuple(dict.fromkeys((*whole.taints, *card.taints)))
+        shares = (*whole.shares, *card.shares)
+        wholes[card.node, card.device] = replace(whole, shares=shares, taints=taints)
     for key, partitions in cut.items():
         bare = replace(partitions[0], device=key[1], parts=(), holders=(), taints=(), memory="")
         wholes[key] = _with_parts(wholes.get(key, bare), partitions)
@@ -141,6 +165,34 @@ def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[str, ...]]
     )
 
 
+def _consumed(claims: Iterable[Object]) -> dict[DeviceId, list[tuple[str, Object]]]:
+    """Who has how much of each device that may be allocated many times."""
+    found: dict[DeviceId, list[tuple[str, Object]]] = {}
+    for claim in claims:
+        status = claim.get("status") or {}
+        devices = (status.get("allocation") or {}).get("devices") or {}
+        who = _holder(claim["metadata"], status.get("reservedFor") or ())
+        for result in devices.get("results") or ():
+            key = (result["driver"], result["pool"], result["device"])
+            found.setdefault(key, []).append((who, result.get("consumedCapacity") or {}))
+    return found
+
+
+def _as_shared(card: Card, device: Object, had: Sequence[tuple[str, Object]]) -> Card:
+    """The card of a shared device, with its shares."""
+    shares = tuple(
+        Share(
+            who,
+            quantity(consumed.get("memory", "0")),
+            quantity(card.memory or "0"),
+            str(consumed.get("computePercent", "")),
+        )
+        for who, consumed in had
+    )
+    name = card.device.removesuffix("-" + attribute(device, "type"))
+    return replace(card, device=name, holders=(), shares=shares)
+
+
 def _as_part(card: Card, device: Object) -> Card:
     """The card of a partition, with it as its only part."""
     start, size = (int(attribute(device, f"placement{key}") or 0) for key in ("Start", "Size"))
@@ -166,16 +218,46 @@ def _taint(taint: Object) -> str:
 def _colours(here: Sequence[Card]) -> Mapping[str, str]:
     all_holders = [card.holders for card in here]
     all_holders += [part.holders for card in here for part in card.parts]
+    all_holders += [(share.holder,) for card in here for share in card.shares]
     names = list(dict.fromkeys(holders[0] for holders in all_holders if holders))
     return {name: _HOLDER_COLOURS[i % len(_HOLDER_COLOURS)] for i, name in enumerate(names)}
 
 
 def _row(card: Card, colours: Mapping[str, str]) -> tuple[str, ...]:
     held = [*card.holders, *(_part_text(part) for part in card.parts)]
+    held += [_share_text(share) for share in card.shares]
     holder = "; ".join(held) or "free"
     if card.taints:
         holder += click.style(f"  tainted: {', '.join(card.taints)}", fg="red")
     return (card.device, _bar(card, colours), card.memory, card.numa, card.nvlink, holder)
+
+
+def _share_text(share: Share) -> str:
+    if not share.percent:
+        size = f" ({_gib(share.memory)})" if share.memory else ""
+        return f"a turn{size} {share.holder}"
+    cap = f"{share.percent} %" if share.percent not in ("0", "100") else "no cap"
+    return f"{_gib(share.memory)} {cap} {share.holder}"
+
+
+def _gib(size: Decimal) -> str:
+    return f"{size / (1 << 30):.4g}Gi"
+
+
+def _shared_bar(card: Card, colours: Mapping[str, str]) -> str:
+    """To scale by memory; turns without memory divide the bar among them."""
+    ends, at, cells = [], Decimal(0), []
+    for n, share in enumerate(card.shares):
+        if share.memory and share.total:
+            at += share.memory / share.total * BAR
+        else:
+            at = Decimal(BAR * (n + 1)) / len(card.shares)
+        ends.append(min(BAR, max(int(at), n + 1)))
+    for share, start, end in zip(card.shares, [0, *ends], ends, strict=False):
+        width = max(end - start, 0)
+        text = (_FULL * (width - 1) + _EDGE) if width else ""
+        cells.append(click.style(text, fg=colours[share.holder]))
+    return "".join(cells) + _FREE * (BAR - ends[-1])
 
 
 def _part_text(part: Part) -> str:
@@ -200,6 +282,8 @@ def _cut_bar(card: Card, colours: Mapping[str, str]) -> str:
 
 
 def _bar(card: Card, colours: Mapping[str, str]) -> str:
+    if card.shares:
+        return _shared_bar(card, colours)
     if card.parts and not card.holders:
         return _cut_bar(card, colours)
     bar = (_FULL if card.holders else _FREE) * BAR

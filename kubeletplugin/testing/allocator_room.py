@@ -1,4 +1,4 @@
-"""What is left of counters (KEP-4815) and of devices that may be allocated many times (KEP-5075)."""
+"""What is left of counters (KEP-4815) and of devices that are allocated many times (KEP-5075)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -46,10 +46,9 @@ class Room:
             return None if _lacks(device, wanted) else Taking(found)
         consumed = consumption(device, wanted)
         left = _left(device, mine)
-        fits = consumed is not None and all(
-            quantity(consumed[name]) <= left[name] for name in left
-        )
-        return Taking(found, consumed or {}) if fits else None
+        if consumed is None or any(quantity(consumed[name]) > left[name] for name in left):
+            return None
+        return Taking(found, consumed)
 
     def _counters_fit(self, found: DeviceId, others: Iterable[DeviceId]) -> bool:
         used: dict[tuple[_Set, str], Decimal] = {}

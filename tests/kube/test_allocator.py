@@ -1,6 +1,7 @@
 import pytest
 
 from kubeletplugin.contract import Object
+from kubeletplugin.quantities import quantity
 from kubeletplugin.testing import allocator_cel
 from kubeletplugin.testing.allocator import AllocationError, allocate, release
 from kubeletplugin.testing.allocator_cel import SelectorError, compile_selector
@@ -256,11 +257,8 @@ async def test_a_shared_device_is_allocated_until_it_is_full(world):
         allocated = await allocate(world, "default", name, POD)
         (found[name],) = allocated["status"]["allocation"]["devices"]["results"]
     assert [each["device"] for each in found.values()] == ["shared"] * 3
-    assert [each["consumedCapacity"] for each in found.values()] == [
-        {"memory": "40Gi"},
-        {"memory": "30Gi"},
-        {"memory": "10Gi"},
-    ]
+    amounts = [quantity(each["consumedCapacity"]["memory"]) for each in found.values()]
+    assert amounts == [quantity(each) for each in ("40Gi", "30Gi", "10Gi")]
     assert len({each["shareID"] for each in found.values()}) == 3
     with pytest.raises(AllocationError):
         await allocate(world, "default", "d", POD)
