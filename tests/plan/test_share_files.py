@@ -98,9 +98,7 @@ def test_a_share_without_a_cap_says_nothing_of_one():
 
 
 def test_a_namespace_is_all_that_its_container_sees():
-    first, second = edits(
-        planned(part(NS, 14 * GIB, 25), part(NS, 10 * GIB, 0, 1), devices=[NS])
-    )
+    first, second = edits(planned(part(NS, 14 * GIB, 25), part(NS, 10 * GIB, 0, 1), devices=[NS]))
     for n, found in enumerate((first, second)):
         path = f"{FOLDERS.pipe}/main/{UID.replace('-', '')}_{n}"
         told = environment(found)
@@ -325,9 +323,7 @@ def test_configs_of_class_and_claim_become_wishes():
             config("TimeSliceConfig", interval="Long"),
         ]
     )
-    assert found.wishes == Wishes(
-        Bytes(8 * GIB), None, "mpsProcess", TimeSliceInterval.LONG
-    )
+    assert found.wishes == Wishes(Bytes(8 * GIB), None, "mpsProcess", TimeSliceInterval.LONG)
     assert parsed().wishes == Wishes()
     with pytest.raises(InvalidConfigError, match=r"config\[0\].opaque.parameters.memoryLimit"):
         parsed(config=[config("MpsConfig", memoryLimit="/etc")])

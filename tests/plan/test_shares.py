@@ -176,7 +176,9 @@ def test_shares_fit_on_a_card_until_it_is_full():
     second = plan(of("b", part(MPS, 30 * GIB, 50)), first)
     with pytest.raises(DeviceHeldError, match=r"9328Mi are left of its memory and 10Gi wanted"):
         plan(of("c", part(MPS, 10 * GIB)), first, second)
-    with pytest.raises(DeviceHeldError, match=r"0 % are left of its compute and 1 % wanted, the r"):
+    with pytest.raises(
+        DeviceHeldError, match=r"0 % are left of its compute and 1 % wanted, the r"
+    ):
         plan(of("c", part(MPS, 9 * GIB, 1)), first, second)
     assert plan(of("c", part(MPS, 9 * GIB)), first, second)
 
@@ -209,7 +211,9 @@ def test_two_shares_of_one_card_in_one_claim_are_two_requests():
     assert [held.share.memory for held in record.held] == [10 * GIB, 20 * GIB]
     assert record.steps == (EXCLUSIVE, SERVE)
     twice = RequestName("r0")
-    with pytest.raises(ClaimError, match="request r0 of claim .* got device gpu-00000000-mps more"):
+    with pytest.raises(
+        ClaimError, match="request r0 of claim .* got device gpu-00000000-mps more"
+    ):
         plan(of("a", part(MPS), part(MPS, position=1, request=twice)))
     with pytest.raises(ClaimError, match="ask for each share by a request of its own"):
         plan(of("a", part(TURNS), part(TURNS, position=1, request=twice)))

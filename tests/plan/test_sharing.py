@@ -64,7 +64,11 @@ def test_a_claim_without_numbers_gets_all_of_the_card_by_default():
 def test_the_policy_sets_reserve_default_and_turns():
     mps, turns = shared_of(defaultShares="4", reserve="1Gi", timeSlice="{replicas: 3}")
     left = MEMORY - GIB
-    assert (mps.memory, mps.default_memory, mps.default_percent) == (left, left // 4 // MIB * MIB, 25)
+    assert (mps.memory, mps.default_memory, mps.default_percent) == (
+        left,
+        left // 4 // MIB * MIB,
+        25,
+    )
     assert not mps.whole_by_default
     assert (mps.serve.memory_limit, turns.memory, turns.shares) == (left, left, 3)
 
