@@ -85,7 +85,7 @@ def test_a_share_as_its_container_gets_it():
     }
     assert [(each["hostPath"], each["containerPath"]) for each in found["mounts"]] == [
         (FOLDERS.pipe, FOLDERS.pipe),
-        (FOLDERS.shm, "/dev/shm"),
+        (FOLDERS.shm, "/dev/shm"),  # noqa: S108
     ]
     assert [each["path"] for each in found["deviceNodes"]] == ["/dev/nvidia0"]
 
@@ -98,9 +98,7 @@ def test_a_share_without_a_cap_says_nothing_of_one():
 
 
 def test_a_namespace_is_all_that_its_container_sees():
-    first, second = edits(
-        planned(part(NS, 14 * GIB, 25), part(NS, 10 * GIB, 0, 1), devices=[NS])
-    )
+    first, second = edits(planned(part(NS, 14 * GIB, 25), part(NS, 10 * GIB, 0, 1), devices=[NS]))
     for n, found in enumerate((first, second)):
         path = f"{FOLDERS.pipe}/main/{UID.replace('-', '')}_{n}"
         told = environment(found)
@@ -135,7 +133,7 @@ def test_a_turn_is_told_what_was_counted(memory, size, fraction):
 
 
 def test_a_share_without_its_daemon_is_refused():
-    with pytest.raises(UnknownDeviceError, match="MPS control daemon of card .* does not run"):
+    with pytest.raises(UnknownDeviceError, match=r"MPS control daemon of card .* does not run"):
         cdi_spec(planned(part(MPS)), view(CARD))
     admin = planned(part(MPS, admin=True))
     assert "mounts" not in edits(admin)[0]
@@ -325,9 +323,7 @@ def test_configs_of_class_and_claim_become_wishes():
             config("TimeSliceConfig", interval="Long"),
         ]
     )
-    assert found.wishes == Wishes(
-        Bytes(8 * GIB), None, "mpsProcess", TimeSliceInterval.LONG
-    )
+    assert found.wishes == Wishes(Bytes(8 * GIB), None, "mpsProcess", TimeSliceInterval.LONG)
     assert parsed().wishes == Wishes()
     with pytest.raises(InvalidConfigError, match=r"config\[0\].opaque.parameters.memoryLimit"):
         parsed(config=[config("MpsConfig", memoryLimit="/etc")])

@@ -1,4 +1,4 @@
-"""Shared devices: what they are, on which clusters they are offered, and how they are published."""
+"""Shared devices: what they are, where they are offered, and how they are published."""
 
 import kubernetes_validate
 import pytest
@@ -63,8 +63,8 @@ def test_a_claim_without_numbers_gets_all_of_the_card_by_default():
 
 def test_the_policy_sets_reserve_default_and_turns():
     mps, turns = shared_of(defaultShares="4", reserve="1Gi", timeSlice="{replicas: 3}")
-    left = MEMORY - GIB
-    assert (mps.memory, mps.default_memory, mps.default_percent) == (left, left // 4 // MIB * MIB, 25)
+    left, quarter = MEMORY - GIB, (MEMORY - GIB) // 4 // MIB * MIB
+    assert (mps.memory, mps.default_memory, mps.default_percent) == (left, quarter, 25)
     assert not mps.whole_by_default
     assert (mps.serve.memory_limit, turns.memory, turns.shares) == (left, left, 3)
 
@@ -305,7 +305,7 @@ def test_kubernetes_1_34_has_each_shared_device_alone_in_its_resourceslice():
     assert keys(pool) == ["05-00-gpu-00000000-mps", "05-01-gpu-00000001-mps"]
     held = frozenset({"gpu-00000000-mps"})
     pool = publish(cuttable(0), features=OLDEST, held=held)
-    assert [len(part.devices) for part in pool.slices][0] == 1
+    assert len(pool.slices[0].devices) == 1
     assert "gpu-00000000-mps" not in {d["name"] for d in pool.slices[1].devices}
 
 
