@@ -8,7 +8,7 @@ from itertools import combinations
 from typing import Any
 
 from api.policy import NodePolicy
-from driver.model.claims import Record
+from driver.model.claims import ClaimState, Record
 from driver.model.devices import Device, MpsGpu
 from driver.model.gpu import ComputeMode, Gpu
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
@@ -208,14 +208,20 @@ class SharedWorld(CutWorld):
 
     def check_daemons(self) -> None:
         """A daemon that a claim used before and uses still was not started anew."""
+        done = [r for r in self.cards.records.values() if r.state is ClaimState.COMPLETED]
         now = {
-            gpu: (start, {r.claim.uid for r in self.cards.records.values() if gpu in r.gpus})
+            gpu: (start, {record.claim.uid for record in done if gpu in record.gpus})
             for gpu, (_, start) in self.cards.daemons.items()
         }
         for gpu, (start, users) in self._before.items():
             if gpu in now and users & now[gpu][1]:
                 assert now[gpu][0] == start, "a daemon was restarted under its clients"
         self._before = now
+
+    def leaving(self, n: int) -> None:
+        """Claim ``n`` has no clients any more: a daemon may end under it, and come back."""
+        for _, users in self._before.values():
+            users.discard(ClaimUid(uid(n)))
 
     def forget_daemons(self) -> None:
         """After a reboot all are new."""

@@ -97,6 +97,7 @@ class Story:
             return
         n = self.rng.choice(list(self.world.claims)) if n is None else n
         faulty = self.fault()
+        self.world.leaving(n)
         try:
             self.process.unprepare(n)
             del self.world.claims[n]
