@@ -72,8 +72,8 @@ def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> li
                 cut.setdefault((card.node, name), []).append(_as_part(card, device))
             elif (kind := attribute(device, "type")) in ("mps", "timeslice"):
                 name = card_name(card.device, kind)
-                key = spec["driver"], spec["pool"]["name"], str(device["name"])
-                of_card = _as_shared(card, kind, held.get(key, ()))
+                of_device = held.get((spec["driver"], spec["pool"]["name"], device["name"]), ())
+                of_card = _as_shared(card, kind, of_device)
                 shared.setdefault((card.node, name), []).append(of_card)
             elif attribute(device, "type") in ("", "gpu"):
                 wholes[card.node, card.device] = card

@@ -20,7 +20,7 @@ from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.facts import gpu_from_dict, gpu_to_dict
 from driver.plan.health import after_boot, describe, from_dict, next_health, taints, to_dict
-from driver.plan.layout import is_kept_out
+from driver.plan.layout import is_kept_out, keep_shared
 from driver.plan.prepare import Foreign
 from driver.plan.resources import Taint, driver_resources
 from driver.plan.topology import pci_order
@@ -135,7 +135,7 @@ class NodeCards:
         }
         self._versions = (found.driver_version, found.cuda_driver_version)
         strange = self._strangers.look(there.values(), self.policy, places)
-        self._take(there | missing, found)
+        self._take(there | missing, found, held)
         lost = CardHealth(lost=True)
         self._health = {
             uuid: self._health.get(uuid, lost if uuid in missing else CardHealth())
@@ -146,15 +146,16 @@ class NodeCards:
     def all_lost(self, problem: str) -> tuple[Change, ...]:
         """NVML as a whole does not answer: every card known is lost until it does."""
         self._down = problem
-        self._take(self._gpus, Inventory(*self._versions, gpus=()))
+        self._take(self._gpus, Inventory(*self._versions, gpus=()), set(self._gpus))
         return self.apply(CardReading(gpu=uuid, lost=True, problem=problem) for uuid in self._gpus)
 
-    def _take(self, gpus: Mapping[GpuUuid, Gpu], found: Inventory) -> None:
+    def _take(self, gpus: Mapping[GpuUuid, Gpu], found: Inventory, held: Set[GpuUuid]) -> None:
         ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
         devices = node_devices(self.inventory, self.policy, self._strangers.adopted, self.sharing)
-        self.devices = {each.name: each for each in devices}
+        kept = keep_shared(devices, self.devices, held)
+        self.devices = {each.name: each for each in kept}
         for gpu in ordered:
             left_out = uncovered(gpu)
             if left_out and self._uncounted.get(gpu.uuid) != left_out:

@@ -3,11 +3,13 @@ reboots."""
 
 import random
 from contextlib import suppress
+from typing import Any
 
 import pytest
 
 from driver.errors import ClaimError, DriverError
 from driver.model.ids import ClaimUid
+from driver.model.shares import SharingFacts
 from tests.apply.cut_world import Crash, Touches, uid
 from tests.apply.shared_world import SharedWorld, long_turns, request
 from tests.apply.world import Fault, crash, failure
@@ -15,7 +17,7 @@ from tests.plan.shared import V2, V3
 
 SEQUENCES = 10_000
 CHUNKS = 5
-WORLDS = {
+WORLDS: dict[str, tuple[str, SharingFacts, dict[str, Any]]] = {
     "h100": ("h100-80gb", V2, {}),
     "namespaces": ("h200", V3, {"defaultShares": "4"}),
     "equal": ("h100-80gb", V2, {"shareSize": "{memory: 20Gi, computePercent: 25}"}),

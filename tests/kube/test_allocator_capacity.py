@@ -1,5 +1,7 @@
 """Shares and counters as the scheduler of Kubernetes 1.36.3 gives them out."""
 
+from typing import Any
+
 import pytest
 
 from kubeletplugin.testing.allocator import AllocationError, State, choose
@@ -17,7 +19,11 @@ SHARED = {
         "shares": {"value": "3", "requestPolicy": {"default": "1", "validValues": ["1"]}},
     },
 }
-CLASSES = {"any": {"spec": {}}, "shared": {"spec": {}}}
+CLASSES: dict[str, Any] = {"any": {"spec": {}}, "shared": {"spec": {}}}
+
+
+def no_claims() -> list[Any]:
+    return []
 
 
 def uses(*names, counters=("card",)):
@@ -124,7 +130,7 @@ def test_a_capacity_without_a_policy_is_consumed_whole():
 
 
 def test_shares_are_given_until_the_card_is_full():
-    published, claims = named(slices(SHARED)), []
+    published, claims = named(slices(SHARED)), no_claims()
     (first,) = give(published, claims, request(memory="4Gi", percent="50"))
     assert first["consumedCapacity"] == {"memory": "4Gi", "percent": "50", "shares": "1"}
     refused(published, claims, request(memory="5Gi"))
@@ -138,7 +144,7 @@ def test_shares_are_given_until_the_card_is_full():
 
 
 def test_a_claim_may_have_two_shares_of_a_card_but_not_in_one_request():
-    published, claims = named(slices(SHARED)), []
+    published, claims = named(slices(SHARED)), no_claims()
     give(published, claims, request("a", memory="4Gi"), request("b", memory="4Gi"))
     refused(published, [], request("a", memory="4Gi"), request("b", memory="5Gi"))
     refused(published, [], request(count=2, memory="1Gi"))
@@ -146,7 +152,7 @@ def test_a_claim_may_have_two_shares_of_a_card_but_not_in_one_request():
 
 @pytest.mark.parametrize("first", ["whole", "shared", "part-0"])
 def test_counters_keep_the_shapes_of_a_card_apart(first):
-    published, claims = named(CARD), []
+    published, claims = named(CARD), no_claims()
     give(published, claims, on(first))
     for other in ("whole", "shared", "part-0"):
         refused(published, claims, on(other))
@@ -158,7 +164,7 @@ def test_counters_keep_the_shapes_of_a_card_apart(first):
 
 
 def test_counters_are_charged_once_for_all_shares():
-    published, claims = named(CARD), []
+    published, claims = named(CARD), no_claims()
     give(published, claims, on("shared", "a", memory="1Gi"), on("shared", "b", memory="1Gi"))
     give(published, claims, on("shared", memory="1Gi"))
     refused(published, claims, on("part-0"))
@@ -174,7 +180,7 @@ def test_of_a_device_that_is_allocated_once_a_capacity_is_a_filter():
 
 def test_an_allocation_without_a_share_keeps_a_shared_device_for_itself():
     published = named(slices(SHARED))
-    result = {"driver": DRIVER, "pool": "node", "device": "shared"}
+    result: dict[str, Any] = {"driver": DRIVER, "pool": "node", "device": "shared"}
     holder = {"status": {"allocation": {"devices": {"results": [result]}}}}
     refused(published, [holder], request(memory="1Mi"))
     result["adminAccess"] = True
@@ -182,8 +188,15 @@ def test_an_allocation_without_a_share_keeps_a_shared_device_for_itself():
 
 
 def test_admin_access_takes_nothing_from_those_beside_it():
-    published, claims = named(CARD), []
+    published, claims = named(CARD), no_claims()
     admin = on("shared", "a")
     admin["exactly"]["adminAccess"] = True
     results = give(published, claims, admin, on("whole", "b"))
     assert [each["device"] for each in results] == ["shared", "whole"]
+
+
+def test_two_requests_are_paid_from_the_counters_together():
+    published = named(CARD)
+    results = give(published, [], on("part-0", "a"), on("part-1", "b"))
+    assert [each["device"] for each in results] == ["part-0", "part-1"]
+    refused(published, [], on("part-0", "a"), on("shared", "b"))

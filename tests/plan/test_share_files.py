@@ -1,6 +1,7 @@
 """What is written about shares: records, CDI specs, the claim's status."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -274,7 +275,8 @@ def test_unknown_fields_of_a_share_are_kept():
 def test_facts_of_sharing_come_back_as_they_were():
     for facts in (SharingFacts(), SharingFacts(MpsFacts((2, 3), multi_user=True), True)):
         assert sharing_from_dict(sharing_to_dict(facts)) == facts
-    for raw in ({}, {"mps": {}}, {"mps": None, "colour": 1}, {"mps": {"protocols": ["x"]}}):
+    bad: list[dict[str, Any]] = [{}, {"mps": {}}, {"mps": None, "x": 1}, {"mps": {"protocols": 2}}]
+    for raw in bad:
         with pytest.raises(StateError, match="facts of sharing"):
             sharing_from_dict(raw)
 

@@ -15,6 +15,7 @@ from driver.plan.layout import (
     EVERYTHING,
     cluster_features,
     is_kept_out,
+    keep_shared,
     offered_modes,
 )
 from driver.plan.resources import driver_resources
@@ -188,6 +189,18 @@ def test_a_card_changes_its_shape_only_when_it_is_free_where_counters_do_not_see
     assert not is_kept_out(all_of_it, [part], OLD)
     assert not is_kept_out(part, [all_of_it], frozenset())
     assert not is_kept_out(mps, [other], OLD)
+
+
+def test_a_changed_policy_leaves_cards_alone_that_are_shared():
+    rules = ({"modes": "[mps]"}, {"modes": "[mps]", "reserve": "1Gi"})
+    cards = [gpu(0), gpu(1)]
+    node = inventory(*cards)
+    before, after = (node_devices(node, policy(**rule), sharing=V2) for rule in rules)
+    kept = by_name(*keep_shared(after, by_name(*before), {cards[0].uuid}))
+    assert kept["gpu-00000000-mps"] == by_name(*before)["gpu-00000000-mps"]
+    assert kept["gpu-00000001-mps"] == by_name(*after)["gpu-00000001-mps"]
+    assert kept["gpu-00000000"] == by_name(*after)["gpu-00000000"]
+    assert keep_shared(after, {}, {cards[0].uuid}) == after
 
 
 # How they are published --------------------------------------------------------------------
