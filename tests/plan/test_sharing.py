@@ -196,11 +196,15 @@ def test_a_changed_policy_leaves_cards_alone_that_are_shared():
     cards = [gpu(0), gpu(1)]
     node = inventory(*cards)
     before, after = (node_devices(node, policy(**rule), sharing=V2) for rule in rules)
-    kept = by_name(*keep_shared(after, by_name(*before), {cards[0].uuid}))
-    assert kept["gpu-00000000-mps"] == by_name(*before)["gpu-00000000-mps"]
-    assert kept["gpu-00000001-mps"] == by_name(*after)["gpu-00000001-mps"]
-    assert kept["gpu-00000000"] == by_name(*after)["gpu-00000000"]
-    assert keep_shared(after, {}, {cards[0].uuid}) == after
+    busy = {cards[0].uuid}
+    kept, old, new = (
+        {str(each.name): each for each in found}
+        for found in (keep_shared(after, by_name(*before), busy), before, after)
+    )
+    assert kept["gpu-00000000-mps"] == old["gpu-00000000-mps"] != new["gpu-00000000-mps"]
+    assert kept["gpu-00000001-mps"] == new["gpu-00000001-mps"]
+    assert kept["gpu-00000000"] == new["gpu-00000000"]
+    assert keep_shared(after, {}, busy) == after
 
 
 # How they are published --------------------------------------------------------------------
