@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from decimal import Decimal
 from typing import Any, TypeAlias
 
 import click
 
+from cli.drawing_shares import SharePart, card_name, part_of, texts, widths
 from cli.text import plural, table
-from kubeletplugin.quantities import quantity
 
 Object: TypeAlias = Mapping[str, Any]
 DeviceId: TypeAlias = tuple[str, str, str]  # driver, pool, device
+Holding: TypeAlias = tuple[str, Object]  # who, and the allocation result
 
 BAR = 24  # columns of a bar
 _FULL, _FREE, _TAINTED, _EDGE = "█", "░", "▒", "▌"
@@ -34,12 +34,12 @@ class Card:
     taints: tuple[str, ...] = ()  # "key=value:effect"
     parts: tuple["Part", ...] = ()  # partitions that are held or tainted, by start
     slices: int = 0  # memory slices, where the card is offered in partitions
-    shares: tuple["Share", ...] = ()
+    shares: tuple[SharePart, ...] = ()
+    shareable: str = ""  # memory that shares divide, a Kubernetes quantity
 
     @property
     def held(self) -> bool:
-        parts = any(part.holders for part in self.parts)
-        return bool(self.holders or self.shares) or parts
+        return bool(self.holders or self.shares) or any(part.holders for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,46 +53,36 @@ class Part:
     taints: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What somebody has of a card beside others."""
-
-    holder: str
-    memory: Decimal  # bytes; 0: not counted
-    total: Decimal  # of the card's memory that is shared
-    percent: str  # of the compute; empty: a turn
-
-
 def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> list[Card]:
-    """The cards of ``driver``, by node and PCI address, with the partitions that are held.
+    """The cards of ``driver``, by node and PCI address, with the partitions and shares that are
+    held.
 
-    A card that is offered in partitions only is drawn all the same. Only the newest generation
-    of a pool counts (KEP-4381).
+    A card that is offered in partitions or shares only is drawn all the same. Only the newest
+    generation of a pool counts (KEP-4381).
     """
-    claims = list(claims)
-    held, had = holders(claims), _consumed(claims)
+    held = holdings(claims)
     wholes: dict[tuple[str, str], Card] = {}
     cut: dict[tuple[str, str], list[Card]] = {}
-    shared: list[Card] = []
+    shared: dict[tuple[str, str], list[Card]] = {}
     for spec in _newest(slices, driver):
         for device in spec.get("devices") or ():
             card = _card(spec, device, held)
             if attribute(device, "type") == "mig":
                 name = card.device.partition("-mig-")[0]
                 cut.setdefault((card.node, name), []).append(_as_part(card, device))
+            elif (kind := attribute(device, "type")) in ("mps", "timeslice"):
+                name = card_name(card.device, kind)
+                of_device = held.get((spec["driver"], spec["pool"]["name"], device["name"]), ())
+                of_card = _as_shared(card, kind, of_device)
+                shared.setdefault((card.node, name), []).append(of_card)
             elif attribute(device, "type") in ("", "gpu"):
                 wholes[card.node, card.device] = card
-            else:
-                id_ = (spec["driver"], spec["pool"]["name"], device["name"])
-                shared.append(_as_shared(card, device, had.get(id_, ())))
-    for card in shared:
-        whole = wholes.setdefault((card.node, card.device), replace(card, shares=(), taints=()))
-        taints = tuple(dict.fromkeys((*whole.taints, *card.taints)))
-        shares = (*whole.shares, *card.shares)
-        wholes[card.node, card.device] = replace(whole, shares=shares, taints=taints)
     for key, partitions in cut.items():
         bare = replace(partitions[0], device=key[1], parts=(), holders=(), taints=(), memory="")
         wholes[key] = _with_parts(wholes.get(key, bare), partitions)
+    for key, found in shared.items():
+        bare = replace(found[0], device=key[1], shares=(), taints=())
+        wholes[key] = _with_shares(wholes.get(key, bare), found)
     return sorted(
         wholes.values(), key=lambda card: (card.node, len(card.pci), card.pci, card.device)
     )
@@ -100,7 +90,12 @@ def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> li
 
 def holders(claims: Iterable[Object]) -> dict[DeviceId, tuple[str, ...]]:
     """Who holds which device: ``namespace/claim`` and the pods it is reserved for."""
-    held: dict[DeviceId, tuple[str, ...]] = {}
+    return {key: tuple(who for who, _ in found) for key, found in holdings(claims).items()}
+
+
+def holdings(claims: Iterable[Object]) -> dict[DeviceId, tuple[Holding, ...]]:
+    """The same, each with its allocation result."""
+    held: dict[DeviceId, tuple[Holding, ...]] = {}
     for claim in claims:
         status = claim.get("status") or {}
         devices = (status.get("allocation") or {}).get("devices") or {}
@@ -108,7 +103,7 @@ def holders(claims: Iterable[Object]) -> dict[DeviceId, tuple[str, ...]]:
         for result in devices.get("results") or ():
             key = (result["driver"], result["pool"], result["device"])
             mark = " [admin]" if result.get("adminAccess") else ""
-            held[key] = (*held.get(key, ()), who + mark)
+            held[key] = (*held.get(key, ()), (who + mark, result))
     return held
 
 
@@ -149,7 +144,7 @@ def _newest(slices: Iterable[Object], driver: str) -> Iterator[Object]:
     return (spec for spec in specs if spec["pool"]["generation"] == newest[spec["pool"]["name"]])
 
 
-def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[str, ...]]) -> Card:
+def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[Holding, ...]]) -> Card:
     pool = spec["pool"]["name"]
     memory = ((device.get("capacity") or {}).get("memory") or {}).get("value", "")
     return Card(
@@ -160,37 +155,9 @@ def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[str, ...]]
         numa=attribute(device, f"{_STANDARD}numaNode"),
         nvlink=attribute(device, "nvlinkGroup"),
         pci=attribute(device, f"{_STANDARD}pciBusID"),
-        holders=held.get((spec["driver"], pool, device["name"]), ()),
+        holders=tuple(who for who, _ in held.get((spec["driver"], pool, device["name"]), ())),
         taints=tuple(_taint(taint) for taint in device.get("taints") or ()),
     )
-
-
-def _consumed(claims: Iterable[Object]) -> dict[DeviceId, list[tuple[str, Object]]]:
-    """Who has how much of each device that may be allocated many times."""
-    found: dict[DeviceId, list[tuple[str, Object]]] = {}
-    for claim in claims:
-        status = claim.get("status") or {}
-        devices = (status.get("allocation") or {}).get("devices") or {}
-        who = _holder(claim["metadata"], status.get("reservedFor") or ())
-        for result in devices.get("results") or ():
-            key = (result["driver"], result["pool"], result["device"])
-            found.setdefault(key, []).append((who, result.get("consumedCapacity") or {}))
-    return found
-
-
-def _as_shared(card: Card, device: Object, had: Sequence[tuple[str, Object]]) -> Card:
-    """The card of a shared device, with its shares."""
-    shares = tuple(
-        Share(
-            who,
-            quantity(consumed.get("memory", "0")),
-            quantity(card.memory or "0"),
-            str(consumed.get("computePercent", "")),
-        )
-        for who, consumed in had
-    )
-    name = card.device.removesuffix("-" + attribute(device, "type"))
-    return replace(card, device=name, holders=(), shares=shares)
 
 
 def _as_part(card: Card, device: Object) -> Card:
@@ -210,6 +177,20 @@ def _with_parts(card: Card, partitions: Sequence[Card]) -> Card:
     )
 
 
+def _as_shared(card: Card, kind: str, held: Iterable[Holding]) -> Card:
+    """The card of a shared device, with the shares of it."""
+    parts = tuple(part_of(who, kind, result) for who, result in held)
+    return replace(card, holders=(), shares=parts, shareable=card.memory)
+
+
+def _with_shares(card: Card, shared: Sequence[Card]) -> Card:
+    """At most one of a card's shared devices is held. Taints are told once: where the card is
+    not offered as a whole, by its shared device."""
+    held = next((each for each in shared if each.shares), shared[0])
+    taints = card.taints or held.taints
+    return replace(card, shares=held.shares, shareable=held.shareable, taints=taints)
+
+
 def _taint(taint: Object) -> str:
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint['key']}{value}:{taint['effect']}"
@@ -224,40 +205,11 @@ def _colours(here: Sequence[Card]) -> Mapping[str, str]:
 
 
 def _row(card: Card, colours: Mapping[str, str]) -> tuple[str, ...]:
-    held = [*card.holders, *(_part_text(part) for part in card.parts)]
-    held += [_share_text(share) for share in card.shares]
+    held = [*card.holders, *(_part_text(part) for part in card.parts), *texts(card.shares)]
     holder = "; ".join(held) or "free"
     if card.taints:
         holder += click.style(f"  tainted: {', '.join(card.taints)}", fg="red")
     return (card.device, _bar(card, colours), card.memory, card.numa, card.nvlink, holder)
-
-
-def _share_text(share: Share) -> str:
-    if not share.percent:
-        size = f" ({_gib(share.memory)})" if share.memory else ""
-        return f"a turn{size} {share.holder}"
-    cap = f"{share.percent} %" if share.percent not in ("0", "100") else "no cap"
-    return f"{_gib(share.memory)} {cap} {share.holder}"
-
-
-def _gib(size: Decimal) -> str:
-    return f"{size / (1 << 30):.4g}Gi"
-
-
-def _shared_bar(card: Card, colours: Mapping[str, str]) -> str:
-    """To scale by memory; turns without memory divide the bar among them."""
-    ends, at, cells = [], Decimal(0), []
-    for n, share in enumerate(card.shares):
-        if share.memory and share.total:
-            at += share.memory / share.total * BAR
-        else:
-            at = Decimal(BAR * (n + 1)) / len(card.shares)
-        ends.append(min(BAR, max(int(at), n + 1)))
-    for share, start, end in zip(card.shares, [0, *ends], ends, strict=False):
-        width = max(end - start, 0)
-        text = (_FULL * (width - 1) + _EDGE) if width else ""
-        cells.append(click.style(text, fg=colours[share.holder]))
-    return "".join(cells) + _FREE * (BAR - ends[-1])
 
 
 def _part_text(part: Part) -> str:
@@ -281,8 +233,17 @@ def _cut_bar(card: Card, colours: Mapping[str, str]) -> str:
     return "".join(cells)
 
 
+def _shared_bar(card: Card, colours: Mapping[str, str]) -> str:
+    cells: list[str] = []
+    columns = widths(card.shares, card.shareable, BAR)
+    for share, width in zip(card.shares, columns, strict=True):
+        text = (_FULL * (width - 1) + _EDGE) if width else ""
+        cells.append(click.style(text, fg=colours[share.holder]))
+    return "".join(cells) + _FREE * (BAR - sum(columns))
+
+
 def _bar(card: Card, colours: Mapping[str, str]) -> str:
-    if card.shares:
+    if card.shares and not card.holders:
         return _shared_bar(card, colours)
     if card.parts and not card.holders:
         return _cut_bar(card, colours)

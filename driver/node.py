@@ -21,7 +21,7 @@ from driver.mounting import Mounts
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.health import describe, next_health, taints
-from driver.plan.layout import EVERYTHING, is_kept_out
+from driver.plan.layout import EVERYTHING, is_kept_out, keep_shared
 from driver.plan.partitions import rule_of
 from driver.plan.prepare import Foreign
 from driver.plan.resources import Taint, driver_resources
@@ -147,7 +147,7 @@ class NodeCards:
         }
         self._versions = (found.driver_version, found.cuda_driver_version)
         strange = self._strangers.look(there.values(), self.policy, places)
-        self._take(there | missing, found)
+        self._take(there | missing, found, held)
         lost = CardHealth(lost=True)
         self._health = {
             uuid: self._health.get(uuid, lost if uuid in missing else CardHealth())
@@ -158,15 +158,16 @@ class NodeCards:
     def all_lost(self, problem: str) -> tuple[Change, ...]:
         """NVML as a whole does not answer: every card known is lost until it does."""
         self._down = problem
-        self._take(self._gpus, Inventory(*self._versions, gpus=()))
+        self._take(self._gpus, Inventory(*self._versions, gpus=()), set(self._gpus))
         return self.apply(CardReading(gpu=uuid, lost=True, problem=problem) for uuid in self._gpus)
 
-    def _take(self, gpus: Mapping[GpuUuid, Gpu], found: Inventory) -> None:
+    def _take(self, gpus: Mapping[GpuUuid, Gpu], found: Inventory, held: Set[GpuUuid]) -> None:
         ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
         devices = node_devices(self.inventory, self.policy, self._strangers.adopted, self.sharing)
-        self.devices = {each.name: each for each in devices}
+        kept = keep_shared(devices, self.devices, held)
+        self.devices = {each.name: each for each in kept}
         for gpu in ordered:
             left_out = uncovered(gpu)
             if left_out and self._uncounted.get(gpu.uuid) != left_out:
@@ -192,12 +193,12 @@ class NodeCards:
             if describe(before[uuid]) != describe(after[uuid])
         )
 
-    def take_sharing(self, seen: Seen) -> tuple[Change, ...]:
+    def take_sharing(self, seen: Seen, held: Set[GpuUuid]) -> tuple[Change, ...]:
         """Take in a look at the MPS supervisor; returns the cards whose daemon died or is back."""
         facts, before = self.shares.facts, {gpu: self.shares.fault(gpu) for gpu in self._gpus}
         self.shares.take(seen)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory)
+            self._take(self._gpus, self.inventory, held)
         return tuple(
             Change(gpu, now, "MpsDaemonDown", MPS_BACK, "has its MPS control daemon back")
             for gpu, was in before.items()
@@ -209,7 +210,7 @@ class NodeCards:
         """Whether the policy lets any card be used in turns."""
         return any("timeslice" in rule_of(gpu, self.policy).modes for gpu in self._gpus.values())
 
-    def look_at_time_slices(self) -> str:
+    def look_at_time_slices(self, held: Set[GpuUuid]) -> str:
         """Find out whether time slices can be set; the reason where they cannot. Blocks.
 
         One card stands for all: what is missing is the program, or what it can do.
@@ -219,7 +220,7 @@ class NodeCards:
         facts = self.shares.facts
         self.shares.set_intervals(gpu is not None and not problem)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory)
+            self._take(self._gpus, self.inventory, held)
         return problem
 
     def save(self) -> None:

@@ -152,8 +152,8 @@ def _mps_environment(share: Share, folders: MpsFolders) -> list[str]:
     found = [f"CUDA_MPS_PIPE_DIRECTORY={_pipe(share, folders)}"]
     if share.namespace is not None:
         return found
-    if share.memory_limit is not None:
-        found.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={share.memory_limit // _MIB}M")
+    limit = share.memory_limit or share.memory
+    found.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={limit // _MIB}M")
     if share.percent_limit is not None:
         found.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={share.percent_limit}")
     return found

@@ -160,7 +160,7 @@ class Parts:
     def look_at_supervisor(self) -> tuple[Change, ...]:
         """What ``MpsWatch`` does when something changed there."""
         info, cards = self.hardware.mps.info(), self.hardware.mps.cards()
-        return self.cards.take_sharing(Seen(info, cards))
+        return self.cards.take_sharing(Seen(info, cards), self.watch.held_gpus())
 
     def record(self, n: int = 1) -> Record | None:
         return self.journal.get(ClaimUid(uid(n)))
@@ -252,9 +252,10 @@ def with_steps(record: Record) -> Record:
 
 
 def taint_keys(pool: DesiredPool) -> dict[str, list[str]]:
-    """Keys of the taints, without their prefix, by published device."""
+    """Keys of the taints, without their prefix, by published device, shared ones aside."""
     return {
         device["name"]: [taint["key"].split("/")[1] for taint in device.get("taints", ())]
         for part in pool.slices
         for device in part.devices
+        if not device.get("allowMultipleAllocations")
     }

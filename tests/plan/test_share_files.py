@@ -1,6 +1,7 @@
 """What is written about shares: records, CDI specs, the claim's status."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_a_share_as_its_container_gets_it():
     }
     assert [(each["hostPath"], each["containerPath"]) for each in found["mounts"]] == [
         (FOLDERS.pipe, FOLDERS.pipe),
-        (FOLDERS.shm, "/dev/shm"),
+        (FOLDERS.shm, "/dev/shm"),  # noqa: S108
     ]
     assert [each["path"] for each in found["deviceNodes"]] == ["/dev/nvidia0"]
 
@@ -133,7 +134,7 @@ def test_a_turn_is_told_what_was_counted(memory, size, fraction):
 
 
 def test_a_share_without_its_daemon_is_refused():
-    with pytest.raises(UnknownDeviceError, match="MPS control daemon of card .* does not run"):
+    with pytest.raises(UnknownDeviceError, match=r"MPS control daemon of card .* does not run"):
         cdi_spec(planned(part(MPS)), view(CARD))
     admin = planned(part(MPS, admin=True))
     assert "mounts" not in edits(admin)[0]
@@ -274,7 +275,8 @@ def test_unknown_fields_of_a_share_are_kept():
 def test_facts_of_sharing_come_back_as_they_were():
     for facts in (SharingFacts(), SharingFacts(MpsFacts((2, 3), multi_user=True), True)):
         assert sharing_from_dict(sharing_to_dict(facts)) == facts
-    for raw in ({}, {"mps": {}}, {"mps": None, "colour": 1}, {"mps": {"protocols": ["x"]}}):
+    bad: list[dict[str, Any]] = [{}, {"mps": {}}, {"mps": None, "x": 1}, {"mps": {"protocols": 2}}]
+    for raw in bad:
         with pytest.raises(StateError, match="facts of sharing"):
             sharing_from_dict(raw)
 
