@@ -102,7 +102,7 @@ class Explorer:
     def _clean(self) -> None:
         self._daemon.end(None)
         layout.remove_folders(self._daemon.paths)
-        self._daemon.host.cgroups.remove(self._daemon.paths.id)
+        self._daemon.host.cgroups.remove(self._daemon.paths.group)
 
     def _try(self, words: Options, protocol: int) -> str | None:
         """None if a daemon works with these options, else what happened."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from mps.settings import CGROUP
 
 MOUNTS = Path("/proc/self/mounts")
-_TRIES, _PAUSE_S = 100, 0.01  # a group is busy for a moment after its last process
+_TRIES, _PAUSE_S = 20, 0.01  # a group is busy for a moment after its last process
 
 
 def hierarchies(root: Path, mounts: str) -> tuple[Path, ...]:

@@ -13,6 +13,7 @@ from mps import layout, proc
 from mps.cgroups import Cgroups
 from mps.frontend import ControlError, FrontEnd, Program, environment, launcher
 from mps.layout import CardPaths
+from mps.limits import limits_environment
 from mps.proc import Process
 from mps.protocol import CardSpec, MpsRefusedError, as_data, spec_of
 
@@ -75,7 +76,7 @@ class Daemon:
         return process
 
     def _spawn(self, options: Sequence[str], spec: CardSpec | None) -> Process:
-        groups = self.host.cgroups.make(self.paths.id)
+        groups = self.host.cgroups.make(self.paths.group)
         plan = {
             "session": True,
             "groups": [str(file) for file in groups],
@@ -108,6 +109,7 @@ class Daemon:
         if spec is not None:
             own["CUDA_VISIBLE_DEVICES"] = spec.gpu
             own[proc.SPEC] = json.dumps(as_data(spec))
+            own |= limits_environment(spec)
         return own
 
     def _await(self, process: Process, protocol: int) -> None:
@@ -153,7 +155,7 @@ class Daemon:
 
     def candidates(self) -> tuple[Process, ...]:
         """All processes that were started for this folder, servers too."""
-        pids = self.host.cgroups.pids(self.paths.id) if self._grouped else proc.every_pid()
+        pids = self.host.cgroups.pids(self.paths.group) if self._grouped else proc.every_pid()
         ours = (pid for pid in pids if proc.is_ours(pid, self.paths.folder))
         return tuple(process for pid in ours if (process := proc.found(pid)) is not None)
 

@@ -342,7 +342,7 @@ class Keeper:
         try:
             self._daemon.end(self._process)
             layout.remove_folders(self._paths)
-            self._node.host.cgroups.remove(self._paths.id)
+            self._node.host.cgroups.remove(self._paths.group)
             self._node.store.remove(self._paths.id)
         except OSError as error:
             raise ControlError(f"{error.filename}: {error.strerror or error}") from error

@@ -12,6 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
+from mps.settings import RUN_DIR
 from mps.protocol import MpsRefusedError, check_gpu
 
 LONGEST_PIPE = 87  # bytes; the control program exits without a word above it (mps.md, 1)
@@ -31,6 +32,13 @@ class CardPaths:
     @property
     def id(self) -> str:
         return self.folder.name
+
+    @property
+    def group(self) -> str:
+        """The name of its cgroup; several supervisors of one host keep theirs apart."""
+        if self.folder.parent == RUN_DIR:
+            return self.id
+        return f"{self.id}-{hashlib.sha256(os.fsencode(self.folder.parent)).hexdigest()[:6]}"
 
     @property
     def pipe(self) -> Path:

@@ -53,6 +53,19 @@ def _wanted(spec: CardSpec | Namespace) -> str:
     return "none" if spec.memory_limit is None else sent(spec.memory_limit)
 
 
+def limits_environment(spec: CardSpec) -> dict[str, str]:
+    """The defaults for a server that starts before they are set: clients of a daemon that died
+    may be waiting. The percentage becomes the daemon's default; servers inherit both."""
+    found: dict[str, str] = {}
+    if spec.protocol == 3:  # there a namespace's limits are not those of the default one
+        return found
+    if spec.memory_limit is not None:
+        found["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] = f"0={sent(spec.memory_limit)}"
+    if spec.compute_percent is not None:
+        found["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] = str(spec.compute_percent)
+    return found
+
+
 class Defaults:
     """The defaults of a card's daemon; ``wrong`` reads them, ``put`` sets and reads them."""
 

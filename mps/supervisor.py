@@ -123,7 +123,7 @@ class Supervisor:
         try:
             daemon.end(None)
             layout.remove_folders(paths)
-            self._node.host.cgroups.remove(paths.id)
+            self._node.host.cgroups.remove(paths.group)
         except ControlError as error:
             log.error("%s is left as it is: %s", paths.folder, error)
         return None
