@@ -261,6 +261,9 @@ class Keeper:
 
     def _unanswered(self, why: str, now: float) -> None:
         """Clients may still compute: with servers alive it is told of and left alone."""
+        if self._process is not None and not self._process.alive:
+            self._died(now)
+            return
         self._silent += 1
         self._failure, self._clear_at = f"it does not answer: {why}", None
         self._next_probe = now + min(_TICK_S, self._node.probe_interval_s)

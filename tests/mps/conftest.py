@@ -4,6 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.mps.rig import Rig
+
 
 @pytest.fixture
 def short_root():
@@ -12,3 +14,19 @@ def short_root():
     folder.chmod(0o755)
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def rig(short_root):
+    """On the stand-in of version 580."""
+    one = Rig(short_root)
+    yield one
+    one.end()
+
+
+@pytest.fixture
+def rig3(short_root):
+    """On the stand-in of version 615, which has protocol 3."""
+    one = Rig(short_root, "615")
+    yield one
+    one.end()
