@@ -12,8 +12,8 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 
-from mps.settings import RUN_DIR
 from mps.protocol import MpsRefusedError, check_gpu
+from mps.settings import RUN_DIR
 
 LONGEST_PIPE = 87  # bytes; the control program exits without a word above it (mps.md, 1)
 SERVER = "card"  # the one named server of a card under protocol 3

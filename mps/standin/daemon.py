@@ -55,6 +55,7 @@ class Daemon:
         """Serve until ``quit``."""
         time.sleep(self._knobs.slow_start_s)
         while self._knobs.hang == "start":
+            self.log("Hanging as it was told")
             signal.pause()
         self.log(f"Starting control daemon using socket {self._pipe}/control")
         self.log(

@@ -88,5 +88,3 @@ def test_a_machine_without_apt_says_so(monkeypatch, tmp_path):
     monkeypatch.setattr(shutil, "which", lambda _: None)
     with pytest.raises(UnavailableError, match="apt-get, which is not here"):
         real_program("535")
-
-

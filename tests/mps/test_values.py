@@ -90,7 +90,7 @@ def test_cards_that_begin_alike_have_folders_of_their_own():
 
 def test_pipe_directories_that_are_too_long_are_refused():
     long = Path("/" + "x" * 70)
-    with pytest.raises(MpsRefusedError, match="has 94 bytes.* --run-dir a shorter path"):
+    with pytest.raises(MpsRefusedError, match=r"has 94 bytes.* --run-dir a shorter path"):
         layout.card_paths(long, GPU)
     paths = layout.card_paths(Path("/run/aliquot-mps"), GPU)
     assert len(str(paths.namespace("c" * 36 + "_0"))) <= layout.LONGEST_PIPE
@@ -270,7 +270,9 @@ def test_a_record_is_what_was_written(tmp_path):
     assert store.open() == ({}, ())
 
 
-@pytest.mark.parametrize("payload", [{}, {"spec": {"gpu": 1}}, {"daemon": None, "namespaces": [1]}])
+@pytest.mark.parametrize(
+    "payload", [{}, {"spec": {"gpu": 1}}, {"daemon": None, "namespaces": [1]}]
+)
 def test_a_record_of_something_else_is_damaged(tmp_path, payload):
     files.write(tmp_path / "x.json", payload)
     found, problems = Store(tmp_path).open()

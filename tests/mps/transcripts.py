@@ -1,4 +1,4 @@
-"""Conversations with a control program, in words that the real and the stand-in both understand."""
+"""Conversations with a control program, real or stand-in."""
 
 import os
 import re
