@@ -1,11 +1,10 @@
 """``python -m mps``: the supervisor without the command line tool, for the least memory."""
 
 import argparse
-import logging
 import sys
 from pathlib import Path
 
-from mps.main import run
+from mps.main import run, set_up_log
 from mps.settings import Settings
 
 
@@ -32,12 +31,11 @@ def main() -> int:
         field = name.replace("-", "_") + "_s"
         parser.add_argument(f"--{name}", dest=field, type=float, default=getattr(own, field))
     parser.add_argument("--quit-timeout", dest="quit_timeout_s", type=int, default=5)
-    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning"))
-    given = vars(parser.parse_args())
-    logging.basicConfig(
-        level=given.pop("log_level").upper(),
-        format="%(asctime)s %(levelname)-7s %(message)s",
+    parser.add_argument(
+        "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
+    given = vars(parser.parse_args())
+    set_up_log(given.pop("log_level"))
     return run(Settings(**given))
 
 

@@ -13,6 +13,12 @@ from mps.supervisor import Supervisor
 log = logging.getLogger(__name__)
 
 
+def set_up_log(level: str) -> None:
+    """To standard error. ``level`` is a name of logging."""
+    form = "%(asctime)s %(levelname)-7s %(message)s"
+    logging.basicConfig(level=level.upper(), format=form)
+
+
 def run(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; 0 after a clean stop, 1 with the reason in the log.
 

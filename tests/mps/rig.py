@@ -100,12 +100,13 @@ class Rig:
                 one.kill()
 
     def popen(self, words: list[str], **environment: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, *words],
-            cwd=ROOT,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            stderr=(self.root / "supervisor.log").open("ab"),
-        )
+        with (self.root / "supervisor.log").open("ab") as log:
+            return subprocess.Popen(
+                [sys.executable, *words],
+                cwd=ROOT,
+                env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
+                stderr=log,
+            )
 
     def await_socket(self, process: subprocess.Popen[bytes]) -> None:
         def answers() -> bool:

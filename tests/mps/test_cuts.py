@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from mps import proc
+from mps.abilities import Abilities, Explorer
 from mps.keeper import Keeper
 from mps.layout import card_paths
 from mps.protocol import MIB, MpsError, MpsRefusedError, Namespace
@@ -23,6 +24,17 @@ CALLS = (
     lambda client: client.ensure(spec(1)),
     lambda client: client.stop(gpu(0)),
 )
+
+
+@pytest.fixture(autouse=True)
+def explored(monkeypatch):
+    """What the programs can do is known: finding it out is tested elsewhere, and slow."""
+
+    def known(explorer):
+        has_3 = "615." in explorer._daemon.host.program.file.read_bytes().decode("latin-1")
+        return Abilities(options={2: (), 3: ("-p", "3")} if has_3 else {2: ()})
+
+    monkeypatch.setattr(Explorer, "_explore", known)
 
 
 def ensure(keeper):
