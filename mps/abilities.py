@@ -25,7 +25,7 @@ _TRIED: Mapping[int, tuple[Options, ...]] = {
 }
 _MULTI_USER = frozenset({"-multiuser-server", "-M", "-m"})
 _SAID = re.compile(r"\b(\d{3})\.\d+")
-_BUILT_IN = re.compile(rb"\0(\d{3})\.\d{2,3}(?:\.\d{2})?\0")  # 535 to 555 have no -v
+_BUILT_IN = re.compile(rb"(?<![\d.])(\d{3})\.\d{2,3}\.\d{2}(?![\d.])")  # 535 to 555 lack -v
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,7 +303,7 @@ class Keeper:
 
     def _up(self, now: float) -> None:
         if self._process is not None:
-            self._started = round(wall_clock(self._process.start), 2)
+            self._started = wall_clock(self._process.start)
         self._silent = 0
         self._up_since = now
         self._next_probe = now + self._node.probe_interval_s

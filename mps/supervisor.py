@@ -59,6 +59,7 @@ class Supervisor:
         self._lanes: dict[str, Lane] = {}
         self._guard = threading.Lock()
         self._changes = Changes()
+        self._exploring = threading.Thread(target=self.info, name="explore", daemon=True)
         program = Program(settings.program, settings.driver_root)
         host = Host(
             program,
@@ -98,7 +99,7 @@ class Supervisor:
                 records[folder.name] = record
         for record in records.values():
             self._lane(record.spec.gpu, record)
-        threading.Thread(target=self.info, name="explore", daemon=True).start()
+        self._exploring.start()
 
     def _end_trials(self) -> None:
         try:
@@ -134,6 +135,7 @@ class Supervisor:
             lanes = tuple(self._lanes.values())
         for lane in lanes:
             lane.close(_CLOSE_S)
+        self._exploring.join(_CLOSE_S)
         while self._locks:
             os.close(self._locks.pop())
 
