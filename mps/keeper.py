@@ -4,52 +4,26 @@ Intent is on disk before a daemon is started, and the record is removed after th
 a supervisor that is killed anywhere leaves nothing that its successor does not find.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mps import layout
-from mps.abilities import Explorer
 from mps.controllog import ControlLog, cut_to
-from mps.daemon import Daemon, Host, how_it_ended, spec_from
+from mps.daemon import Daemon, how_it_ended, spec_from
 from mps.frontend import ControlError
 from mps.layout import CardPaths
-from mps.limits import Defaults, Namespaces, sent
+from mps.limits import Defaults, Namespaces
+from mps.node import STEADY_S, Node, pause_s, told
 from mps.proc import Process, wall_clock
 from mps.protocol import CardSpec, CardState, MpsRefusedError, Namespace
-from mps.state import Record, Store
+from mps.state import Record
 
 log = logging.getLogger(__name__)
 
-STEADY_S = 30.0  # a daemon that lived so long starts the pauses anew
 SILENCES = 3  # probes without an answer, then a daemon without servers is replaced
 _TICK_S = 1.0
 _SERVERS_GRACE_S = 2.0  # servers of a dead daemon may notice and end by themselves
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What the cards share."""
-
-    host: Host
-    store: Store
-    explorer: Explorer
-    boot: str
-    probe_interval_s: float
-    settle_s: float
-    quit_timeout_s: int
-    changed: Callable[[], None]
-
-
-def _told(spec: CardSpec) -> str:
-    memory = "no memory limit" if spec.memory_limit is None else f"{sent(spec.memory_limit)}iB"
-    compute = "100" if spec.compute_percent is None else f"{spec.compute_percent}"
-    return f"{memory}, {compute} % and protocol {spec.protocol}"
-
-
-def pause_s(fails: int) -> float:
-    """Before the next start, after so many in a row that did not last: 0, 0.5, 1, 2 … 60 s."""
-    return 0.0 if fails == 0 else min(60.0, 0.5 * 2.0 ** min(fails - 1, 10))
 
 
 class Keeper:
@@ -79,7 +53,7 @@ class Keeper:
         first = self.record is None
         if self.record is not None and self.record.spec != spec:
             raise MpsRefusedError(
-                f"{spec.gpu} is served with {_told(self.record.spec)}, not with {_told(spec)}; "
+                f"{spec.gpu} is served with {told(self.record.spec)}, not with {told(spec)}; "
                 "stop it first: these are limits of all its clients"
             )
         if self._process is None or not self._process.alive:
@@ -97,10 +71,19 @@ class Keeper:
             self._start(now)
         except ControlError as error:
             if first:
-                self._erase(now)
+                self._give_up(str(error), now)
             else:
                 self._failed(str(error), now)
             raise MpsRefusedError(f"MPS control daemon of {gpu}: {error}") from error
+
+    def _give_up(self, why: str, now: float) -> None:
+        """Nothing is left of a first start that failed, or what is left goes later."""
+        try:
+            self._erase(now)
+        except ControlError as error:
+            if self.record is not None:
+                self._remember(replace(self.record, stopping=True))
+            self._failed(f"{why}; {error}", now)
 
     def stop(self, now: float) -> None:
         """Nothing of the card is left. Raises MpsRefusedError; it is tried again by itself."""
@@ -125,20 +108,23 @@ class Keeper:
 
     def ensure_namespace(self, wanted: Namespace, now: float) -> str:
         """Returns the directory of its clients. Raises MpsRefusedError."""
-        record = self._with_namespaces()
         folder = self._paths.namespace(wanted.name)
-        self.ensure(record.spec, now)
-        before = record.claims.get(wanted.name)
-        self._save(record.with_namespace(wanted))
+        self.ensure(self._with_namespaces().spec, now)
+        before = self._with_namespaces()
+        self._save(before.with_namespace(wanted))
         try:
             self._namespaces.put(wanted)
         except ControlError as error:
-            if before is None:
-                self.delete_namespace(wanted.name)
-            else:
-                self._save(record)
+            self._take_back(before, wanted.name)
             raise MpsRefusedError(f"{self._gpu}: {error}") from error
         return str(folder)
+
+    def _take_back(self, before: Record, name: str) -> None:
+        """A namespace that was not there goes again; a probe ends what resists."""
+        if name not in before.claims:
+            with contextlib.suppress(ControlError):
+                self._namespaces.remove(name)
+        self._remember(before)
 
     def delete_namespace(self, name: str) -> None:
         """Raises MpsRefusedError."""
@@ -201,12 +187,11 @@ class Keeper:
             return _TICK_S
         if self._process is not None and not self._process.alive:
             self._died(now)
-        if self._process is None:
+        if self._process is None or self.record.stopping:
             self._try(now)
-        else:
-            self._watch(now)
-        wait_s = _TICK_S if self._process is not None else self._next_try - now
-        return max(0.0, min(wait_s, _TICK_S))
+            return max(0.0, min(self._next_try - now, _TICK_S))
+        self._watch(now)
+        return _TICK_S
 
     def _try(self, now: float) -> None:
         if self.record is None or now < self._next_try:
@@ -216,9 +201,10 @@ class Keeper:
                 self.stop(now)
             else:
                 self._start(now)
-        except (ControlError, MpsRefusedError) as error:
-            if isinstance(error, ControlError):
-                self._failed(str(error), now)
+        except ControlError as error:
+            self._failed(str(error), now)
+        except MpsRefusedError:
+            self._next_try = max(self._next_try, now + _TICK_S)  # it told of it
 
     def _watch(self, now: float) -> None:
         news = self._log.news()
@@ -268,7 +254,8 @@ class Keeper:
         self._failure, self._clear_at = f"it does not answer: {why}", None
         self._next_probe = now + min(_TICK_S, self._node.probe_interval_s)
         if self._silent >= SILENCES and not self._daemon.rest(self._process):
-            self._daemon.end(self._process)
+            with contextlib.suppress(ControlError):
+                self._daemon.end(self._process)
         self._publish()
 
     # steps

@@ -15,9 +15,10 @@ from mps.abilities import Explorer
 from mps.cgroups import Cgroups
 from mps.daemon import Daemon, Host, spec_from
 from mps.frontend import ControlError, Program
-from mps.keeper import Keeper, Node
+from mps.keeper import Keeper
 from mps.lane import Lane
 from mps.layout import CardPaths, card_paths
+from mps.node import Node
 from mps.protocol import CardSpec, CardState, Namespace, SupervisorInfo
 from mps.settings import Settings
 from mps.state import Record, Store

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mps import proc
 from mps.client import MpsClient
@@ -23,7 +24,7 @@ from mps.testing.real import UnavailableError, real_program
 from tests.polling import eventually_sync
 
 ROOT = Path(__file__).parents[2]
-QUICK = {
+QUICK: dict[str, Any] = {
     "start_timeout_s": 10.0,
     "probe_interval_s": 0.2,
     "probe_timeout_s": 5.0,
@@ -58,7 +59,7 @@ class Rig:
         )
         self.client = MpsClient(self.settings.socket_path, timeout_s=30.0)
 
-    def change(self, **settings: object) -> None:
+    def change(self, **settings: Any) -> None:
         self.settings = replace(self.settings, **settings)
 
     def knobs(self, **knobs: object) -> None:

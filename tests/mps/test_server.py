@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -212,7 +213,7 @@ def test_a_node_without_cgroups_is_told_what_to_mount(rig, caplog):
 
 def test_it_runs_until_it_is_told_to_end(rig, monkeypatch):
     """The whole of ``run`` in this process; signals are delivered by hand."""
-    handlers = {}
+    handlers: dict[int, Callable[[int, object], None]] = {}
     monkeypatch.setattr(signal, "signal", handlers.setdefault)
     monkeypatch.setattr("gc.freeze", lambda: None)
     results = []

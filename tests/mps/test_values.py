@@ -9,7 +9,7 @@ import pytest
 from mps import files, layout, limits
 from mps.controllog import KEPT, LARGEST, ControlLog, News, cut_to, news_in
 from mps.frontend import Program
-from mps.keeper import pause_s
+from mps.node import pause_s
 from mps.proc import Process
 from mps.protocol import (
     MIB,
