@@ -72,7 +72,7 @@ def wanted_after(rig):
     """Start a successor: nothing is unknown to it, and one daemon runs for a card it serves."""
     with rig.supervisor() as one:
         one.info()  # nothing is tried out any more
-        eventually_sync(lambda: all(state.running for state in one.cards()), "all cards run")
+        eventually_sync(lambda: settled(one), "all cards run or are stopped")
         states = one.cards()
         pids = [state.pid for state in states]
         assert sorted(rig.daemons()) == sorted(pids)
@@ -85,6 +85,12 @@ def wanted_after(rig):
         assert rig.processes() == []
         assert rig.traces() == []
     return states, claims[gpu(0)]
+
+
+def settled(supervisor):
+    records = [lane.keeper.record for lane in tuple(supervisor._lanes.values())]
+    stopping = any(record is not None and record.stopping for record in records)
+    return not stopping and all(state.running for state in supervisor.cards())
 
 
 def run_to_cut(rig, before, call, at):
