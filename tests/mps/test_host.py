@@ -83,6 +83,19 @@ def test_a_daemon_is_in_groups_of_its_own_and_with_its_own_shm(rig):
 
 
 @needs_root
+@pytest.mark.parametrize("private_shm", [False, True])
+def test_daemons_can_have_another_root_directory(rig, private_shm):
+    """As in a pod that has the host's root mounted somewhere."""
+    rig.change(driver_root=Path("/proc/self/root"), private_shm=private_shm)
+    with rig.supervisor() as one:
+        assert one.info().program == f"/proc/self/root{rig.program}"
+        state = one.ensure(spec())
+        assert state.running
+        one.stop(gpu(0))
+    assert rig.traces() == []
+
+
+@needs_root
 def test_a_process_that_poses_as_a_daemon_is_not_believed(rig):
     """A tenant can copy the environment and the command line, not join the group."""
     rig.change(cgroup_root=Path("/sys/fs/cgroup"))
