@@ -60,6 +60,18 @@ class Explorer:
                 self._known = (file, found)
             return self._known[1]
 
+    def options(self, protocol: int) -> Options:
+        """What a daemon of this protocol is started with. Raises ControlError if it cannot be."""
+        found = self.abilities()
+        if found.failure is not None:
+            raise ControlError(found.failure)
+        if protocol not in found.options:
+            raise ControlError(
+                f"MPS protocol {protocol} is not offered by this control program (version "
+                f"{found.version or 'unknown'}); it came with R615"
+            )
+        return found.options[protocol]
+
     def clear(self) -> None:
         """End what a killed supervisor was trying out. Raises ControlError, OSError."""
         with self._lock:

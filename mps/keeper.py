@@ -58,8 +58,12 @@ class Keeper:
             )
         if self._process is None or not self._process.alive:
             if first:
-                self._save(Record(spec, self._node.boot))
+                self._save(Record(spec, self._node.boot, namespaces={}))
             self._start_or_say(now, first)
+        elif self._silent:
+            self._check(now)
+        if self._silent:
+            raise MpsRefusedError(f"MPS control daemon of {spec.gpu}: {self._failure}")
         assert self.state is not None  # noqa: S101 - set with the record
         return self.state
 
@@ -120,11 +124,13 @@ class Keeper:
         return str(folder)
 
     def _take_back(self, before: Record, name: str) -> None:
-        """A namespace that was not there goes again; a probe ends what resists."""
-        if name not in before.claims:
-            with contextlib.suppress(ControlError):
-                self._namespaces.remove(name)
+        """As it was before; the next probe mends what resists."""
         self._remember(before)
+        with contextlib.suppress(ControlError):
+            if name in before.claims:
+                self._namespaces.put(before.claims[name])
+            else:
+                self._namespaces.remove(name)
 
     def delete_namespace(self, name: str) -> None:
         """Raises MpsRefusedError."""
@@ -151,11 +157,7 @@ class Keeper:
         record = self.record
         if record is None:
             return
-        try:
-            self._process = self._choose(record)
-        except ControlError as error:
-            self._failed(str(error), now)
-            return
+        self._process = self._choose(record)
         if self._process is None:
             self._found_dead(record, now)
         else:
@@ -212,7 +214,8 @@ class Keeper:
             self._tell(f"{news.failed}; see {self._paths.logs}", now)
         if now >= self._next_probe:
             self._check(now)
-            cut_to(self._paths.logs / "server.log")
+            for path in self._paths.logs.rglob("server.log"):
+                cut_to(path)
         if self._clear_at is not None and (now >= self._clear_at or news.ready):
             self._failure = self._clear_at = None
             self._publish()
@@ -237,13 +240,14 @@ class Keeper:
             self._tell("it did not answer for a while", now)
 
     def _match_namespaces(self, record: Record) -> None:
+        """Those of the record and no others; of a lost record those that are there."""
         if record.spec.protocol != 3:
             return
-        there = self._namespaces.names()
-        for name in there - set(record.claims):
-            self._namespaces.remove(name)
-        for name in set(record.claims) - there:
-            self._namespaces.put(record.claims[name])
+        if record.namespaces is None:
+            there = {one.name: one for one in self._namespaces.all()}
+            self._remember(replace(record, namespaces=there))
+        else:
+            self._namespaces.match(record.namespaces)
 
     def _unanswered(self, why: str, now: float) -> None:
         """Clients may still compute: with servers alive it is told of and left alone."""
@@ -264,15 +268,7 @@ class Keeper:
         record = self.record
         if record is None:
             return
-        found = self._node.explorer.abilities()
-        if found.failure is not None:
-            raise ControlError(found.failure)
-        options = found.options.get(record.spec.protocol)
-        if options is None:
-            raise ControlError(
-                f"MPS protocol {record.spec.protocol} is not offered by this control program "
-                f"(version {found.version or 'unknown'}); it came with R615"
-            )
+        options = self._node.explorer.options(record.spec.protocol)
         self._daemon.end(None)
         process = self._daemon.start(options, record.spec, record.spec.protocol)
         try:

@@ -248,6 +248,18 @@ def test_a_lost_state_file_is_made_again_from_the_daemon(rig):
         assert [path.name for path in (rig.settings.state_dir / "quarantine").iterdir()]
 
 
+def test_a_lost_state_file_takes_no_namespace_along(rig3):
+    with rig3.supervisor() as one:
+        one.ensure(spec(protocol=3))
+        one.ensure_namespace(gpu(0), CLAIM)
+        one.ensure_namespace(gpu(0), Namespace("free_0", None, None))
+    for path in rig3.settings.state_dir.glob("*.json"):
+        path.unlink()
+    for _ in range(2):
+        with rig3.supervisor() as one:
+            assert one.namespaces(gpu(0)) == (CLAIM, Namespace("free_0", None, None))
+
+
 def test_folders_without_a_daemon_are_removed(rig):
     folder = rig.settings.run_dir / "00000000-11111111"
     (folder / "pipe").mkdir(parents=True)

@@ -297,6 +297,8 @@ def test_a_daemon_that_does_not_answer_is_left_to_its_clients(rig):
         front(rig, state, "start_server -uid 0")
         os.kill(state.pid, signal.SIGSTOP)
         eventually_sync(lambda: not only(one).running)
+        with pytest.raises(MpsRefusedError, match="it does not answer"):
+            one.ensure(spec())
         revision, _ = one.changes(0, 0)
         one.changes(revision, 0.5)
         assert only(one).pid == state.pid
