@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from api.policy import NodePolicy
+from driver.common import CommonParts
 from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
 from driver.model.devices import Device, MigPartition, MpsGpu, WholeGpu
@@ -17,7 +18,6 @@ from driver.model.readings import CardReading, XidEvent
 from driver.model.shares import SharingFacts
 from driver.model.usage import ProcessUse
 from driver.model.view import MpsFolders, NodeView
-from driver.mounting import Mounts
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.health import describe, next_health, taints
@@ -97,7 +97,7 @@ class NodeCards:
         self._versions: Versions = ("", (0, 0))  # as last enumerated
         self._strangers = Strangers(hardware)
         self._uncounted: dict[GpuUuid, tuple[str, ...]] = {}
-        self._mounts = Mounts()
+        self._common = CommonParts(hardware)
         self.shares = Sharing(hardware.known_folders)
         self._down = ""  # why NVML as a whole does not answer
 
@@ -314,7 +314,7 @@ class NodeCards:
             HardwareError: a card is lost, or a device node or the driver's files are missing.
         """
         try:
-            files = self._hardware.files()
+            common = self._common.take()
         except HardwareError as error:
             if not self._down:
                 raise
@@ -324,17 +324,26 @@ class NodeCards:
         return NodeView(
             driver_name=self._driver,
             gpus=self._gpus,
-            nodes={uuid: self._hardware.nodes(uuid) for uuid in wanted},
+            nodes={uuid: common.nodes.get(uuid) or self._hardware.nodes(uuid) for uuid in wanted},
             partitions={
                 (uuid, place): device
                 for uuid, place in places
                 if place is not None
                 and (device := self._hardware.partition(uuid, place)) is not None
             },
-            control_nodes=self._hardware.control_nodes(),
-            mounts=self._mounts.of(files),
+            control_nodes=common.control_nodes,
+            mounts=common.mounts,
             mps=self._hardware.mps_folders(wanted),
         )
+
+    def look_ahead(self) -> None:
+        """Look at what the next ``view`` needs, before it is known of which cards. Blocks."""
+        self._common.look_ahead(self._gpus)
+
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
+        """Whether a ``view`` of these whole cards would not block."""
+        ahead = self._common.ahead
+        return ahead is not None and ahead.nodes.keys() >= set(gpus)
 
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None
