@@ -135,4 +135,5 @@ class GpuProcess:
     pid: int
     memory: Bytes | None
     gpu_instance: int | None = None  # where in a card in MIG mode
+    name: str = ""  # of its program, where that was asked for
     claim: ClaimUid | None = None  # whose it is, where that was found out

@@ -164,8 +164,8 @@ class _Planning:
         """Only where nobody has a share yet: later, processes of others are expected."""
         running = self._processes.get(device.gpu.uuid, ())
         if running and not any(other.held.gpu == device.gpu.uuid for other in self._holders):
-            pids = ", ".join(str(process.pid) for process in running[:_KNOWN_NAMES])
-            raise DeviceConflictError(
+            pids = ", ".join(_process(each) for each in running[:_KNOWN_NAMES])
+            raise DeviceHeldError(  # they may be ending: it is looked at again for a while
                 f"{_place(device, None)} is in use by processes that belong to no claim: {pids}; "
                 "no limit would hold against them. End them, or exclude the card in the node "
                 "policy"
@@ -267,6 +267,10 @@ def _names_near(name: DeviceName, devices: Mapping[DeviceName, Device]) -> str:
 def _place(device: Device, placement: Placement | None) -> str:
     where = "" if placement is None else f", {placement}"
     return f"device {device.name} (card {device.gpu.uuid}{where})"
+
+
+def _process(process: GpuProcess) -> str:
+    return f"{process.pid} ({process.name})" if process.name else str(process.pid)
 
 
 def _check_free(

@@ -223,6 +223,9 @@ class Node:
     ) -> tuple[GpuProcess, ...]:
         return ()
 
+    def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
+        return ()
+
     def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]:
         return tuple(
             Foreign(gpu, MigInstance(each.profile_id, each.placement, n))
