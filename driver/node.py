@@ -93,6 +93,7 @@ class NodeCards:
         self._known = known
         self._driver, self._pool, self._boot_id = driver, pool, boot_id
         self._gpus: dict[GpuUuid, Gpu] = {}
+        self._held: Set[GpuUuid] = frozenset()  # at the last look
         self._health: dict[GpuUuid, CardHealth] = {}
         self._versions: Versions = ("", (0, 0))  # as last enumerated
         self._strangers = Strangers(hardware)
@@ -147,7 +148,8 @@ class NodeCards:
         }
         self._versions = (found.driver_version, found.cuda_driver_version)
         strange = self._strangers.look(there.values(), self.policy, places)
-        self._take(there | missing, found, held)
+        self._held = held
+        self._take(there | missing, found)
         lost = CardHealth(lost=True)
         self._health = {
             uuid: self._health.get(uuid, lost if uuid in missing else CardHealth())
@@ -158,15 +160,15 @@ class NodeCards:
     def all_lost(self, problem: str) -> tuple[Change, ...]:
         """NVML as a whole does not answer: every card known is lost until it does."""
         self._down = problem
-        self._take(self._gpus, Inventory(*self._versions, gpus=()), set(self._gpus))
+        self._take(self._gpus, Inventory(*self._versions, gpus=()))
         return self.apply(CardReading(gpu=uuid, lost=True, problem=problem) for uuid in self._gpus)
 
-    def _take(self, gpus: Mapping[GpuUuid, Gpu], found: Inventory, held: Set[GpuUuid]) -> None:
+    def _take(self, gpus: Mapping[GpuUuid, Gpu], found: Inventory) -> None:
         ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
         devices = node_devices(self.inventory, self.policy, self._strangers.adopted, self.sharing)
-        kept = keep_shared(devices, self.devices, held)
+        kept = keep_shared(devices, self.devices, self._held)
         self.devices = {each.name: each for each in kept}
         for gpu in ordered:
             left_out = uncovered(gpu)
@@ -198,7 +200,8 @@ class NodeCards:
         facts, before = self.shares.facts, {gpu: self.shares.fault(gpu) for gpu in self._gpus}
         self.shares.take(seen)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory, held)
+            self._held = held
+            self._take(self._gpus, self.inventory)
         return tuple(
             Change(gpu, now, "MpsDaemonDown", MPS_BACK, "has its MPS control daemon back")
             for gpu, was in before.items()
@@ -220,7 +223,8 @@ class NodeCards:
         facts = self.shares.facts
         self.shares.set_intervals(gpu is not None and not problem)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory, held)
+            self._held = held
+            self._take(self._gpus, self.inventory)
         return problem
 
     def save(self) -> None:
