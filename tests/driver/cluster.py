@@ -78,5 +78,4 @@ def published(api: ApiServer) -> dict[str, list[str]]:
         device["name"]: [taint["key"].split("/")[1] for taint in device.get("taints", ())]
         for part in api.objects("resourceslices")
         for device in part["spec"].get("devices") or ()
-        if not device.get("allowMultipleAllocations")
     }
