@@ -87,6 +87,7 @@ class Reconciler:
         self._clock = clock
         self._first_seen: dict[ClaimUid, float] = {}
         self._warned: set[ClaimUid] = set()
+        self.on_claim: Callable[[Object], None] = lambda _: None
 
     async def round(self) -> None:
         await self.rebuild()
@@ -194,6 +195,7 @@ class Reconciler:
             return (ClaimView.GONE if error.code == 404 else None), None
         if claim["metadata"]["uid"] != record.claim.uid:
             return ClaimView.OTHER_UID, claim
+        self.on_claim(claim)
         allocation = (claim.get("status") or {}).get("allocation") or {}
         results = (allocation.get("devices") or {}).get("results") or []
         ours = any(
