@@ -193,6 +193,7 @@ class NodeDaemon:
             self.metrics,
         )
         self.reconciler.on_claim = self.shares.pods.learn
+        self.reconciler.pods = self.shares.pods.uids
         self.driver.on_prepared = self._status.put
         self.driver.on_released = self._status.drop
         await self.reconciler.rebuild()
