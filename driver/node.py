@@ -359,7 +359,7 @@ class NodeCards:
         return self._hardware.uses(gpu)
 
     def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
-        """Processes on a card that no claim holds; MPS servers that are ending are none. Blocks."""
+        """Processes on a card that no claim holds; ending MPS servers are none. Blocks."""
         return self.users(gpu, {})
 
     def users(self, gpu: GpuUuid, pods: Mapping[ClaimUid, Set[str]]) -> tuple[GpuProcess, ...]:
