@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from api.policy import NodePolicy
+from driver.common import CommonParts
 from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
 from driver.model.devices import Device, MigPartition, MpsGpu, WholeGpu
@@ -17,7 +18,6 @@ from driver.model.readings import CardReading, XidEvent
 from driver.model.shares import SharingFacts
 from driver.model.usage import ProcessUse
 from driver.model.view import MpsFolders, NodeView
-from driver.mounting import Mounts
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.health import describe, next_health, taints
@@ -98,7 +98,7 @@ class NodeCards:
         self._versions: Versions = ("", (0, 0))  # as last enumerated
         self._strangers = Strangers(hardware)
         self._uncounted: dict[GpuUuid, tuple[str, ...]] = {}
-        self._mounts = Mounts()
+        self._common = CommonParts(hardware)
         self.shares = Sharing(hardware.known_folders)
         self._down = ""  # why NVML as a whole does not answer
 
@@ -195,12 +195,12 @@ class NodeCards:
             if describe(before[uuid]) != describe(after[uuid])
         )
 
-    def take_sharing(self, seen: Seen) -> tuple[Change, ...]:
+    def take_sharing(self, seen: Seen, held: Set[GpuUuid]) -> tuple[Change, ...]:
         """Take in a look at the MPS supervisor; returns the cards whose daemon died or is back."""
         facts, before = self.shares.facts, {gpu: self.shares.fault(gpu) for gpu in self._gpus}
         self.shares.take(seen)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory)
+            self._take(self._gpus, self.inventory, held)
         return tuple(
             Change(gpu, now, "MpsDaemonDown", MPS_BACK, "has its MPS control daemon back")
             for gpu, was in before.items()
@@ -212,7 +212,7 @@ class NodeCards:
         """Whether the policy lets any card be used in turns."""
         return any("timeslice" in rule_of(gpu, self.policy).modes for gpu in self._gpus.values())
 
-    def look_at_time_slices(self) -> str:
+    def look_at_time_slices(self, held: Set[GpuUuid]) -> str:
         """Find out whether time slices can be set; the reason where they cannot. Blocks.
 
         One card stands for all: what is missing is the program, or what it can do.
@@ -222,7 +222,7 @@ class NodeCards:
         facts = self.shares.facts
         self.shares.set_intervals(gpu is not None and not problem)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory)
+            self._take(self._gpus, self.inventory, held)
         return problem
 
     def save(self) -> None:
@@ -316,7 +316,7 @@ class NodeCards:
             HardwareError: a card is lost, or a device node or the driver's files are missing.
         """
         try:
-            files = self._hardware.files()
+            common = self._common.take()
         except HardwareError as error:
             if not self._down:
                 raise
@@ -326,17 +326,26 @@ class NodeCards:
         return NodeView(
             driver_name=self._driver,
             gpus=self._gpus,
-            nodes={uuid: self._hardware.nodes(uuid) for uuid in wanted},
+            nodes={uuid: common.nodes.get(uuid) or self._hardware.nodes(uuid) for uuid in wanted},
             partitions={
                 (uuid, place): device
                 for uuid, place in places
                 if place is not None
                 and (device := self._hardware.partition(uuid, place)) is not None
             },
-            control_nodes=self._hardware.control_nodes(),
-            mounts=self._mounts.of(files),
+            control_nodes=common.control_nodes,
+            mounts=common.mounts,
             mps=self._hardware.mps_folders(wanted),
         )
+
+    def look_ahead(self) -> None:
+        """Look at what the next ``view`` needs, before it is known of which cards. Blocks."""
+        self._common.look_ahead(self._gpus)
+
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
+        """Whether a ``view`` of these whole cards would not block."""
+        ahead = self._common.ahead
+        return ahead is not None and ahead.nodes.keys() >= set(gpus)
 
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None

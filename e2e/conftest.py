@@ -13,9 +13,8 @@ import pytest
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kube import Kube
-from e2e.cluster.layout import ClusterSpec
 from e2e.cluster.local import LocalCluster
-from e2e.cluster.provider import PROVIDERS, chosen_name
+from e2e.cluster.provider import PROVIDERS, chosen_spec
 
 HERE = Path(__file__).parent
 LOGS = HERE / "out"
@@ -39,7 +38,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     provider = PROVIDERS["local"]
     if reason := provider.unavailable():
         pytest.skip(reason)
-    spec = ClusterSpec(name=chosen_name())
+    spec = chosen_spec()
     stash = request.config.stash
     with provider.cluster(spec) as running:
         stash[_running] = running

@@ -85,8 +85,12 @@ def kubernetes(version: str, toolchain: str) -> Target:
     )
 
 
-RELEASES: Mapping[str, Target] = {"1.37": kubernetes("1.37.2", "go1.27.3")}
-"""Kubernetes versions that a cluster can be made of, by minor version."""
+RELEASES: Mapping[str, Target] = {
+    "1.34": kubernetes("1.34.4", "local"),
+    "1.35": kubernetes("1.35.4", "local"),
+    "1.37": kubernetes("1.37.2", "go1.27.3"),
+}
+"""Kubernetes versions that a cluster can be made of, by minor version; the last is the default."""
 
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 

@@ -223,6 +223,12 @@ class Node:
     ) -> tuple[GpuProcess, ...]:
         return ()
 
+<<<<<<< HEAD
+=======
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
+        return False
+
+>>>>>>> shell
     def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
         return ()
 
@@ -237,7 +243,9 @@ class Node:
 class Lanes:
     """One after another anyway."""
 
-    async def run(self, gpus: Iterable[GpuUuid], call: Callable[[], T]) -> T:
+    async def run(
+        self, gpus: Iterable[GpuUuid], call: Callable[[], T], *, brief: bool = False
+    ) -> T:
         return call()
 
 
@@ -257,6 +265,7 @@ class Process:
         identity = Identity(DRIVER, POOL, f"boot-{cards.boot}")
         self.driver = GpuDriver(identity, self.node, journal, cdi, executor, lanes)
         self.driver.holder_patience_s = 0.0  # no loop runs here that could wait
+        self.driver.afterwards = lambda call: call()
 
     def prepare(self, n: int, *devices: str) -> None:
         drive(self.driver.prepare(claim(n, *devices)))

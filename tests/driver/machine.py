@@ -160,7 +160,7 @@ class Parts:
     def look_at_supervisor(self) -> tuple[Change, ...]:
         """What ``MpsWatch`` does when something changed there."""
         info, cards = self.hardware.mps.info(), self.hardware.mps.cards()
-        return self.cards.take_sharing(Seen(info, cards))
+        return self.cards.take_sharing(Seen(info, cards), self.watch.held_gpus())
 
     def record(self, n: int = 1) -> Record | None:
         return self.journal.get(ClaimUid(uid(n)))

@@ -5,11 +5,11 @@ from dataclasses import replace
 import pytest
 
 from api.policy import NodePolicy
+from driver.common import mounts_of
 from driver.errors import HardwareError
 from driver.model.health import CardHealth
 from driver.model.ids import GpuUuid
 from driver.model.readings import CardReading, XidEvent
-from driver.mounting import mounts_of
 from driver.sim import control
 from driver.state.files import decode, encode
 from tests.driver.machine import NODE, TAINTS, claim, excluded, ref, taint_keys

@@ -51,7 +51,7 @@ class World:
         return f"{self.machine.device(0)}-mps"
 
     def start(self, touches: Touches | None = None) -> Parts:
-        parts = self.machine.start(SHARED)
+        parts: Parts = self.machine.start(SHARED)
         parts.look_at_supervisor()
         if touches is not None:
             parts.executor = Executor(

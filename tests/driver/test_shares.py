@@ -33,7 +33,7 @@ def newest(machine, supervisor):
 
 @pytest.fixture
 def settable(parts):
-    assert parts.cards.look_at_time_slices() == ""
+    assert parts.cards.look_at_time_slices(set()) == ""
     return parts
 
 
@@ -204,7 +204,7 @@ def test_shares_are_offered_once_a_supervisor_answers(machine, supervisor):
     assert mps(machine) not in published(parts)
     look(parts)
     assert published(parts)[mps(machine)] == []
-    parts.cards.take_sharing(Seen(problem="gone"))
+    parts.cards.take_sharing(Seen(problem="gone"), set())
     assert published(parts)[mps(machine)] == ["mps"]
     assert published(parts, mps(machine))[mps(machine)] == ["mps"]  # never withdrawn
 
@@ -212,7 +212,7 @@ def test_shares_are_offered_once_a_supervisor_answers(machine, supervisor):
 def test_what_the_supervisor_can_do_outlives_a_restart(machine, parts):
     parts.cards.save()
     again = machine.start(SHARED)
-    again.cards.take_sharing(Seen(problem="not there yet"))
+    again.cards.take_sharing(Seen(problem="not there yet"), set())
     assert published(again)[mps(machine)] == ["mps"]
     assert again.cards.sharing == parts.cards.sharing
 
@@ -329,7 +329,7 @@ async def test_a_refusal_with_status_0_rolls_the_claim_back(machine, settable):
 @pytest.mark.parametrize("state", ["missing", "old", "unsupported"])
 async def test_a_node_that_cannot_set_intervals_says_so_before_anything(machine, parts, state):
     control.set_smi(machine.root, state)
-    assert parts.cards.look_at_time_slices() != ""
+    assert parts.cards.look_at_time_slices(set()) != ""
     with pytest.raises(DriverError, match="cannot set time slices"):
         await parts.driver.prepare(share(1, turn(machine), config=LONG))
     await parts.driver.prepare(share(1, turn(machine)))  # a turn all the same

@@ -6,7 +6,7 @@ from driver.model.gpu import ComputeMode
 from driver.model.steps import SetComputeMode
 from driver.sim import control
 from driver.upkeep import Upkeep
-from mps.protocol import CardSpec
+from mps.protocol import CardSpec, MpsRefusedError
 from tests.driver.machine import EXCLUSIVE, claim, share
 from tests.driver.test_shares import mps
 
@@ -102,8 +102,11 @@ async def test_a_supervisor_in_trouble_is_left_for_the_next_round(
 async def test_a_refusal_while_mending_is_said(machine, parts, upkeep, supervisor, caplog):
     await parts.driver.prepare(share(1, mps(machine)))
     supervisor.states.clear()
-    ensure = supervisor.ensure
-    supervisor.ensure = lambda spec: (setattr(supervisor, "refuses", "no"), ensure(spec))[1]
+
+    def refuse(spec):
+        raise MpsRefusedError(f"not for {spec.gpu}")
+
+    supervisor.ensure = refuse
     await look(upkeep, parts, 1)
     assert "has no MPS daemon" in caplog.text
 

@@ -37,7 +37,7 @@ class Rig:
         machine.supervisor = FakeSupervisor(machine.root / "run")
         self.machine = machine
         self.parts = machine.start(parse_policy(RULE % eviction, "policy.yaml"))
-        self.parts.cards.take_sharing(Seen(INFO))
+        self.parts.cards.take_sharing(Seen(INFO), set())
         self.pods, self.told = ClaimPods(), Told()
         self.parts.driver.on_claim = self.pods.learn
         voice = Voice(self.told, self.told.status, api.client())
