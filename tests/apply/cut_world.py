@@ -223,12 +223,9 @@ class Node:
     ) -> tuple[GpuProcess, ...]:
         return ()
 
-<<<<<<< HEAD
-=======
     def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
         return False
 
->>>>>>> shell
     def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
         return ()
 

@@ -106,11 +106,7 @@ async def test_without_a_socket_there_is_nothing_to_follow(seen):
 
 async def test_the_first_look_waits_only_so_long(supervisor, seen, monkeypatch):
     monkeypatch.setattr(mps_watch, "FIRST_S", 0.05)
-<<<<<<< HEAD
-    release = []
-=======
     release: list[bool] = []
->>>>>>> shell
     monkeypatch.setattr(
         supervisor, "info", lambda: next(iter([]), None) if release else _hang(release)
     )
