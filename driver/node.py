@@ -200,7 +200,8 @@ class NodeCards:
         facts, before = self.shares.facts, {gpu: self.shares.fault(gpu) for gpu in self._gpus}
         self.shares.take(seen)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory, held)
+            self._held = held
+            self._take(self._gpus, self.inventory)
         return tuple(
             Change(gpu, now, "MpsDaemonDown", MPS_BACK, "has its MPS control daemon back")
             for gpu, was in before.items()
@@ -222,7 +223,8 @@ class NodeCards:
         facts = self.shares.facts
         self.shares.set_intervals(gpu is not None and not problem)
         if self.shares.facts != facts:
-            self._take(self._gpus, self.inventory, held)
+            self._held = held
+            self._take(self._gpus, self.inventory)
         return problem
 
     def save(self) -> None:
