@@ -1,4 +1,4 @@
-"""What the stand-in keeps: servers, clients, namespaces. Pure; its words are compared elsewhere."""
+"""What the stand-in keeps: servers, clients, namespaces. Its words are compared elsewhere."""
 
 import pytest
 
