@@ -333,6 +333,7 @@ def test_when_the_disk_refuses_memory_and_file_keep_the_earlier_record(
 
 def test_a_record_is_remembered_only_once_it_is_on_disk(folder, monkeypatch):
     journal = reopened(folder)
+    journal.flush()  # of other tests' folders: one thread works for all
     seen = []
     real = os.fsync
 
@@ -351,6 +352,7 @@ def test_a_record_is_remembered_only_once_it_is_on_disk(folder, monkeypatch):
 def test_all_of_it_reaches_the_disk(folder, monkeypatch, steps):
     """With steps before ``put`` and ``remove`` return, without moments later."""
     journal = reopened(folder)
+    journal.flush()  # of other tests' folders: one thread works for all
     synced = []
     real = os.fsync
 
@@ -377,6 +379,7 @@ def test_a_disk_that_fails_later_is_told_of_and_the_next_change_is_tried(
     folder, monkeypatch, caplog
 ):
     journal = reopened(folder)
+    journal.flush()  # of other tests' folders: one thread works for all
     with monkeypatch.context() as patched:
         patched.setattr(os, "fsync", refuse(errno.EIO))
         journal.put(record(1, 1))
@@ -464,6 +467,7 @@ def test_a_slow_disk_of_one_claim_keeps_no_other_claim_waiting(folder, monkeypat
 def test_two_changes_of_one_claim_never_cross_between_disk_and_memory(folder, monkeypatch):
     """A removal that comes while a record is on disk but not yet in memory waits for it."""
     journal = reopened(folder)
+    journal.flush()  # of other tests' folders: one thread works for all
     removals: list[Future[None]] = []
     real = os.fsync
 
