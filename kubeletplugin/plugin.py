@@ -129,6 +129,9 @@ class KubeletPlugin:
     async def stop(self, grace_s: float = STOP_GRACE_S) -> bool:
         """Take no new calls, finish the work, free the sockets.
 
+        The registration socket goes after the calls: when it vanishes, the kubelet closes its
+        connection, and with it every call that is not answered yet.
+
         False: work was still running after ``grace_s``; the driver's records must cover it.
         """
         if self._watchdog is not None:
@@ -136,9 +139,9 @@ class KubeletPlugin:
             with suppress(asyncio.CancelledError):
                 await self._watchdog
         self._publisher.set_registered(False)
-        await self._registrar.stop(0)
         self._board.close()
         await self._dra.stop(grace_s)
+        await self._registrar.stop(0)
         drained = await self._work.drain(grace_s)
         self._lock.release()
         self.phase = Phase.STOPPED

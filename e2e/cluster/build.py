@@ -6,6 +6,7 @@ Go's own build cache, or for programs that are there, seconds. Results lie under
 ``$XDG_CACHE_HOME/aliquot-e2e`` (default ``~/.cache``) by a digest of go.mod, go.sum and flags.
 """
 
+import json
 import os
 import re
 import shutil
@@ -13,8 +14,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from e2e.cluster import packages
 from e2e.cluster.console import phase, say
@@ -116,9 +119,34 @@ def _build_one(target: Target, name: str, folder: Path) -> None:
         output.replace(folder / name)
 
 
-def build_all(minors: Sequence[str] = (), extra: Sequence[Target] = ()) -> None:
+def go_json(target: Target, *arguments: str) -> dict[str, Any]:
+    """The JSON that a go command prints in the target's module, such as ``mod download -json``.
+
+    Raises BuildError with the end of its output, SetupError if there is no fit go command.
+    """
+    check_go(_go_version(), target.least_go)
+    environment = {**os.environ, **target.environment()}
+    done = subprocess.run(
+        [_go(), *arguments],
+        cwd=target.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"go {' '.join(arguments)} in {target.folder}:\n{done.stderr.strip()}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def build_all(
+    minors: Sequence[str] = (),
+    extra: Sequence[Target] = (),
+    more_packages: Mapping[str, Path | str] = MappingProxyType({}),
+) -> None:
     """Install missing packages and build what clusters of these Kubernetes minors need."""
-    packages.ensure()
+    packages.ensure({**packages.PACKAGES, **more_packages})
     wanted = [RELEASES[minor] for minor in minors or list(RELEASES)[-1:]]
     for target in (*wanted, *NODE_TARGETS, *TOOLS, *extra):
         build(target)

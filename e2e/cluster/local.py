@@ -32,7 +32,7 @@ from e2e.cluster.netns import NetNamespace
 from e2e.cluster.pki import Authority, KeyPair, kubeconfig, service_account_keys
 from e2e.cluster.processes import ManagedProcess, inside_environment
 from e2e.cluster.targets import CONTAINERD, ETCD, RELEASES
-from e2e.cluster.transport import Transport
+from e2e.cluster.transport import inside
 
 _SERVER_NAMES = ("localhost", "kubernetes.default.svc", "127.0.0.1", SERVICE_ADDRESS, NODE_ADDRESS)
 
@@ -350,9 +350,8 @@ class LocalCluster:
         return self._need_authority().issue(common_name, organization)
 
     def _client(self, user: KeyPair | str, path: Path) -> Kube:
-        transport = Transport(
-            SERVICE_ADDRESS, self.netns, self._need_authority().pair.certificate, user
-        )
+        authority = self._need_authority().pair.certificate
+        transport = inside(SERVICE_ADDRESS, self.netns, authority, user)
         kubectl = str(self._need_programs().kubernetes / "kubectl")
         client = Kube(transport, self.netns.argv([kubectl, f"--kubeconfig={path}"]))
         self._clients.append(client)

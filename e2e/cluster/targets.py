@@ -66,7 +66,7 @@ def kubernetes(
     version: str,
     toolchain: str,
     programs: Sequence[str] = KUBERNETES_PROGRAMS,
-    name: str = "kubernetes",
+    folder: str = "",
 ) -> Target:
     """Programs of one Kubernetes version, such as ``1.37.2``.
 
@@ -83,8 +83,8 @@ def kubernetes(
     }
     stamps = " ".join(f"-X {_VERSION_PACKAGE}.{key}={value}" for key, value in values.items())
     return Target(
-        name=f"{name}-{version}",
-        folder=HERE / f"k8s-{major}.{minor}",
+        name=f"{Path(folder).name or 'kubernetes'}-{version}",
+        folder=HERE / (folder or f"k8s-{major}.{minor}"),
         programs={program: f"k8s.io/kubernetes/cmd/{program}" for program in programs},
         toolchain=toolchain,
         ldflags=f"-s -w {stamps}",
@@ -97,7 +97,7 @@ RELEASES: Mapping[str, Target] = {
 }
 """Kubernetes versions that a cluster can be made of, by minor version; the newest is last."""
 
-KIND_NODE = kubernetes("1.37.2", "go1.27.3", ("kubeadm", "kube-proxy"), "kubeadm")
+KIND_NODE = kubernetes("1.37.2", "go1.27.3", ("kubeadm", "kube-proxy"), "tools/kubeadm")
 """What a node of a kind cluster has beside the five."""
 
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
