@@ -97,6 +97,10 @@ class Kube:
         except OSError:
             return False
 
+    def resources(self) -> list[Resource]:
+        """Everything that the server serves, its preferred versions first."""
+        return self._discover()
+
     def resource(self, kind: str, api_version: str | None = None) -> Resource:
         """Look a kind up at the server. Raises ClusterError if it serves no such kind."""
         for fresh in (False, True):

@@ -126,6 +126,10 @@ class KindCluster:
         """End a node's container, as a machine that is switched off for good."""
         self.engine.run("stop", "--time=1", node)
 
+    def start_node(self, node: str) -> None:
+        """Boot it again."""
+        self.engine.run("start", node)
+
     def _kind(self, *arguments: str, timeout_s: float) -> str:
         program = str(build.binaries(KIND) / "kind")
         return run([program, *arguments], self.engine.merged_environment(), timeout_s).stdout

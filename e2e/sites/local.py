@@ -61,6 +61,10 @@ class LocalSite:
         """Never called: not among the abilities."""
         raise RuntimeError("the only node of the local cluster is not stopped")
 
+    def start_node(self, node: str) -> None:
+        """Never called either."""
+        raise RuntimeError("the only node of the local cluster is not stopped")
+
     def evidence(self) -> Sequence[tuple[str, str]]:
         """The ends of the programs' logs."""
         return [(process.name, process.tail(15)) for process in self.cluster.processes]

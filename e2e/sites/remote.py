@@ -16,7 +16,7 @@ from e2e.cluster.targets import RELEASES
 from e2e.cluster.transport import proxied
 from e2e.image import build as image_build
 from e2e.kind.cluster import KindCluster
-from e2e.sites.site import Ability, output, workers
+from e2e.sites.site import Ability, workers
 
 
 class Proxy:
@@ -97,6 +97,10 @@ class ExistingSite:
         """Never called: not among the abilities."""
         raise RuntimeError("provider existing stops no node")
 
+    def start_node(self, node: str) -> None:
+        """Never called either."""
+        raise RuntimeError("provider existing starts no node")
+
     def evidence(self) -> Sequence[tuple[str, str]]:
         """Events and pods of the whole cluster."""
         with suppress(ClusterError, OSError):
@@ -148,12 +152,16 @@ class KindSite:
         """Stop the node's container."""
         self.cluster.stop_node(node)
 
+    def start_node(self, node: str) -> None:
+        """Start the node's container."""
+        self.cluster.start_node(node)
+
     def evidence(self) -> Sequence[tuple[str, str]]:
         """Events, and what the kubelets said last."""
         found = [("events", self.kube.kubectl("get", "events", "-A")[-6000:])]
         for node in self.cluster.nodes():
-            journal = self.cluster.engine.name, "exec", node, "journalctl", "-n15", "-u", "kubelet"
-            found.append((f"kubelet of {node}", output(journal)))
+            command = ("journalctl", "-n15", "-u", "kubelet")
+            found.append((f"kubelet of {node}", self.cluster.on_node(node, *command, check=False)))
         return found
 
     def close(self) -> None:

@@ -1,6 +1,5 @@
 """What the chart's tests need of a cluster, whoever provides it."""
 
-import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol
@@ -63,15 +62,13 @@ class Site(Protocol):
         """Switch a node off for good. Needs ``stop a node``."""
         ...
 
+    def start_node(self, node: str) -> None:
+        """Switch it on again. Needs ``stop a node``."""
+        ...
+
     def evidence(self) -> Sequence[tuple[str, str]]:
         """Sections for the report of a failed test."""
         ...
-
-
-def output(argv: Sequence[str]) -> str:
-    """What a command prints; its errors too, if it fails."""
-    done = subprocess.run(list(argv), capture_output=True, text=True, check=False)
-    return done.stdout if done.returncode == 0 else done.stdout + done.stderr
 
 
 def workers(kube: Kube) -> list[str]:
