@@ -9,7 +9,8 @@ from e2e.cluster.kube import Kube, Object, parse_documents
 from e2e.cluster.polling import poll
 from e2e.sites.helm import template
 from e2e.sites.site import Site
-from e2e.workloads import claim, claim_spec, exactly, template as claim_template
+from e2e.workloads import claim, claim_spec, exactly
+from e2e.workloads import template as claim_template
 
 POLICY = "aliquot-single-shares"
 
@@ -18,7 +19,9 @@ POLICY = "aliquot-single-shares"
 def kube(site: Site) -> Iterator[Kube]:
     """The policy is there and in force."""
     shown = "--show-only=templates/admission.yaml"
-    text = template({"admission": {"singleShares": "always", "ownNodeSlices": False}}, "1.37.2", shown)
+    text = template(
+        {"admission": {"singleShares": "always", "ownNodeSlices": False}}, "1.37.2", shown
+    )
     objects = parse_documents(text)
     site.kube.apply(objects)
     bad = claim("probe", "default", share(count=2))
@@ -86,7 +89,12 @@ def test_more_are_refused_and_told_what_to_write(kube: Kube, what: str, kind):
 
 
 def test_an_older_version_of_the_api_is_no_way_around(kube: Kube):
-    request = {"name": "s", "deviceClassName": "gpu-share", "allocationMode": "ExactCount", "count": 2}
+    request = {
+        "name": "s",
+        "deviceClassName": "gpu-share",
+        "allocationMode": "ExactCount",
+        "count": 2,
+    }
     item = claim("c", "default", claim_spec(request))
     item["apiVersion"] = "resource.k8s.io/v1beta1"
     if not any(r.api_version == item["apiVersion"] for r in kube.resources()):

@@ -23,7 +23,7 @@ GATES_OF_134 = {
     "DRAExtendedResource": True,
     "DRAPartitionableDevices": True,
 }
-SPECS = {
+SPECS: dict[str, dict[str, Any]] = {
     "1.34": {"kubernetes": "1.34"},
     "1.34 with gates": {"kubernetes": "1.34", "gates": GATES_OF_134},
     "1.37": {"kubernetes": "1.37"},
@@ -57,7 +57,7 @@ MONITORS: Object = {
 @pytest.fixture(scope="module", params=SPECS)
 def server(request: pytest.FixtureRequest) -> Iterator[tuple[Kube, str]]:
     """An API server of a version, ready for the chart's objects, and the version."""
-    about: dict[str, Any] = SPECS[request.param]
+    about = SPECS[request.param]
     target = RELEASES[about["kubernetes"]]
     if "kube-apiserver" in build.absent(target):
         pytest.skip(f"{target.name} is not built: python -m e2e.cluster.build api-1.34")

@@ -162,5 +162,5 @@ def test_a_bad_value_is_refused_by_name(bad: dict[str, Any], named: str):
 
 
 def test_a_cluster_that_is_too_old_is_refused():
-    with pytest.raises(HelmError, match="1.34"):
+    with pytest.raises(HelmError, match=r"1\.34"):
         template({}, "1.33.9")

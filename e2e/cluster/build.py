@@ -1,8 +1,8 @@
 """Builds the programs of a cluster from pinned Go modules, only those that are missing.
 
-``python -m e2e.cluster.build [kubernetes minor …] [api-MINOR …] [dra-example-driver] [kind]``:
-without arguments the newest Kubernetes, containerd, etcd, helm and a checker of CDI specs;
-``api-1.34`` adds the API server alone of that version. Cold it takes about 15 minutes on two cores; with
+``python -m e2e.cluster.build [MINOR …] [api-MINOR …] [dra-example-driver] [kind]``: without
+arguments the newest Kubernetes, containerd, etcd, helm and a checker of CDI specs; ``api-1.34``
+adds the API server alone of that version. Cold it takes about 15 minutes on two cores; with
 Go's own build cache, or for programs that are there, seconds. Results lie under
 ``$XDG_CACHE_HOME/aliquot-e2e`` (default ``~/.cache``) by a digest of go.mod, go.sum and flags.
 """

@@ -120,7 +120,10 @@ def _certificates() -> list[str]:
     bundle = os.environ.get("PIP_CERT")
     if not bundle:
         return []
-    return [f"--volume={Path(bundle).resolve()}:/run/ca.crt:ro", "--build-arg=PIP_CERT=/run/ca.crt"]
+    return [
+        f"--volume={Path(bundle).resolve()}:/run/ca.crt:ro",
+        "--build-arg=PIP_CERT=/run/ca.crt",
+    ]
 
 
 def _index_arguments() -> dict[str, str]:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from e2e.cluster import build
+from e2e.cluster.components import containerd_answers
 from e2e.cluster.console import phase
 from e2e.cluster.errors import BuildError
 from e2e.cluster.images import Image, archive, base_archives, pause_program
@@ -150,7 +151,7 @@ def _containerd(root: Path, scratch: Path) -> Iterator[list[str]]:
         )
         try:
             poll(
-                lambda: subprocess.run([*ctr, "version"], capture_output=True).returncode == 0,
+                lambda: containerd_answers(ctr),
                 "containerd of the kind node image",
                 timeout_s=30,
                 detail=lambda: log.read_text(errors="replace")[-2000:],

@@ -33,8 +33,10 @@ def merged(*layers: Values) -> dict[str, Any]:
     for layer in layers:
         for key, value in layer.items():
             old = result.get(key)
-            both = isinstance(value, Mapping) and isinstance(old, Mapping)
-            result[key] = merged(old, value) if both else value
+            if isinstance(value, Mapping) and isinstance(old, Mapping):
+                result[key] = merged(old, value)
+            else:
+                result[key] = value
     return result
 
 
@@ -97,9 +99,7 @@ class Helm:
 
     def uninstall(self) -> str:
         """Remove the release and wait until its objects are gone. Absent is fine."""
-        return self._call(
-            "uninstall", "--ignore-not-found", "--wait", f"--timeout={_TIMEOUT_S}s"
-        )
+        return self._call("uninstall", "--ignore-not-found", "--wait", f"--timeout={_TIMEOUT_S}s")
 
     def test(self) -> str:
         """``helm test`` with the pod's log. Raises HelmError if it fails."""

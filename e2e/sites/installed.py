@@ -127,7 +127,12 @@ class Installed:
 
 def base_values(site: Site) -> dict[str, Any]:
     """Simulated cards, whole and in partitions, the image that the site has."""
-    chosen = {"simulate": SIMULATED, "policy": _POLICY, "plugin": {"logFormat": "text"}, "shares": {"enabled": False}}
+    chosen = {
+        "simulate": SIMULATED,
+        "policy": _POLICY,
+        "plugin": {"logFormat": "text"},
+        "shares": {"enabled": False},
+    }
     return merged(chosen, image_values(site.image), site.values())
 
 

@@ -55,7 +55,9 @@ class User:
         return [
             claim
             for claim in self.kube.list("ResourceClaim", self.namespace)
-            if any(owner["uid"] == self.uid for owner in claim["metadata"].get("ownerReferences", []))
+            if any(
+                owner["uid"] == self.uid for owner in claim["metadata"].get("ownerReferences", [])
+            )
         ]
 
 
