@@ -65,7 +65,10 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[Kube, str]]:
     with ControlPlane(ClusterSpec(name=name, **about)) as cluster:
         kube = cluster.kube
         namespace = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}}
-        kube.apply([namespace, MONITORS])
+        # No controller manager makes the account of a pod that names none.
+        account = {"name": "default", "namespace": NAMESPACE}
+        default = {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": account}
+        kube.apply([namespace, default, MONITORS])
         established(kube)
         yield kube, target.name.rpartition("-")[2]
 

@@ -1,9 +1,10 @@
-"""``python -m e2e.kind [up | down | pytest arguments]``: a kind cluster and the chart's tests.
+"""``python -m e2e.kind [image | up | down | pytest arguments]``: a kind cluster, the chart's tests.
 
 Without arguments: packages and programs, the driver's image and the node image are made where
 they are missing, a cluster of one control plane and two workers is created (``cluster.yaml`` has
 its feature gates), the tests of the chart run on it, and it is deleted. ``up`` leaves it there
-with the image loaded and the chart installed with simulated cards, ``down`` deletes it.
+with the image loaded and the chart installed with simulated cards, ``down`` deletes it, ``image``
+makes the node image alone.
 
 Environment: ``ALIQUOT_KIND_ENGINE`` (docker, podman), ``ALIQUOT_KIND_IMAGE`` (a node image to use
 instead), ``ALIQUOT_KIND_KEEP=1`` keeps the cluster after the tests.
@@ -39,6 +40,13 @@ def created(cluster: KindCluster) -> KindCluster:
             cluster.delete()
     cluster.create()
     return cluster
+
+
+def image() -> int:
+    """Make what a creation would have to make first."""
+    setup()
+    kind_cluster().node_image()
+    return 0
 
 
 def up() -> int:
@@ -81,6 +89,8 @@ def main(arguments: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
     try:
         match list(arguments):
+            case ["image"]:
+                return image()
             case ["up"]:
                 return up()
             case ["down"]:

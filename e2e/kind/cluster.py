@@ -57,7 +57,7 @@ class KindCluster:
 
         Raises ClusterError when one fails, or when the last attempt hangs too.
         """
-        image = self._image()
+        image = self.node_image()
         self.folder.mkdir(parents=True, exist_ok=True)
         config = self.folder / "kind.json"
         content = configuration(self._config.read_text(encoding="utf-8"), image)
@@ -88,8 +88,8 @@ class KindCluster:
         except ClusterError as error:
             say(f"no logs of attempt {attempt}: {error}")
 
-    def _image(self) -> str:
-        """The published image where it can be had, else one of our own."""
+    def node_image(self) -> str:
+        """The published image where it can be had, else one of our own, made when absent."""
         asked = os.environ.get("ALIQUOT_KIND_IMAGE")
         if asked:
             return asked
