@@ -1,4 +1,6 @@
-"""``python -m bench prepare|node|all``: boot a cluster, measure, print tables.
+"""``python -m bench prepare|partitions|scheduling|node|all``: measure on a booted cluster.
+
+Tables are printed.
 
 Nothing here fails because of a time: a table says what is over its budget.
 """
@@ -11,7 +13,7 @@ from typing import Any
 
 import click
 
-from bench import lanes, node, prepare
+from bench import lanes, node, partitions, prepare, scheduling
 from bench.booted import Bed, bed
 
 
@@ -29,6 +31,8 @@ _PARTS: Mapping[str, Callable[[Bed, Size], dict[str, Any]]] = {
         "many": prepare.many(bed, size.count),
         "lanes": lanes.slow_card(bed, size.count),
     },
+    "partitions": lambda bed, size: {"made": partitions.made(bed, size.count)},
+    "scheduling": lambda bed, size: {"cpu": scheduling.cpu(bed, size.count)},
     "node": lambda bed, size: {
         "starts": node.starts(bed),
         "memory": node.weight(bed),

@@ -7,6 +7,7 @@ Pytest itself stays in the host's network namespace: the client makes its socket
 cluster's, programs are started inside (see ``e2e.cluster.local``).
 
 Environment: ``ALIQUOT_E2E_NAME`` names the cluster (two runs at once need two names),
+``ALIQUOT_E2E_KUBERNETES`` chooses the version (1.34, 1.35, 1.37; the newest is the default),
 ``ALIQUOT_E2E_STATE`` is where its files lie (/var/lib/aliquot-e2e), ``XDG_CACHE_HOME`` holds the
 built programs. After a failure the programs' logs are in ``e2e/out``.
 """

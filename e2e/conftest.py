@@ -17,9 +17,8 @@ import pytest
 
 from e2e.cluster.errors import ClusterError
 from e2e.cluster.kube import Kube
-from e2e.cluster.layout import ClusterSpec
 from e2e.cluster.local import LocalCluster
-from e2e.cluster.provider import PROVIDERS, chosen_name
+from e2e.cluster.provider import PROVIDERS, chosen_spec
 from e2e.sites.choose import provider_name, remote_site
 from e2e.sites.local import LocalSite
 from e2e.sites.site import Site
@@ -49,7 +48,7 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
         pytest.skip(f"reaches into programs and folders of the node: not on {provider_name()}")
     if reason := provider.unavailable():
         pytest.skip(reason)
-    spec = ClusterSpec(name=chosen_name())
+    spec = chosen_spec()
     stash = request.config.stash
     with provider.cluster(spec) as running:
         stash[_running] = running

@@ -30,6 +30,15 @@ def state_root() -> Path:
     return Path(os.environ.get("ALIQUOT_E2E_STATE") or "/var/lib/aliquot-e2e")
 
 
+DRA_GATES = (
+    "DRAConsumableCapacity",
+    "DRADeviceTaints",
+    "DRAExtendedResource",
+    "DRAPartitionableDevices",
+)
+"""On by default from 1.36 on, known from 1.34 on."""
+
+
 @dataclass(frozen=True)
 class ClusterSpec:
     """What a cluster is made of.
@@ -48,6 +57,12 @@ class ClusterSpec:
             "resource.k8s.io/v1beta2": True,
         }
     )
+
+    @classmethod
+    def with_dra(cls, name: str, kubernetes: str) -> "ClusterSpec":
+        """A cluster of this minor version in which everything is on that the driver can use."""
+        old = kubernetes in ("1.34", "1.35")
+        return cls(name, kubernetes, dict.fromkeys(DRA_GATES, True) if old else {})
 
     def __post_init__(self) -> None:
         """Raise SetupError for a name that cannot name a node, a folder and a cgroup."""

@@ -11,10 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from e2e.cluster import build
+from e2e.cluster.errors import SetupError
 from e2e.cluster.kube import Kube
 from e2e.cluster.layout import ClusterSpec
 from e2e.cluster.local import LocalCluster, unavailable
 from e2e.cluster.processes import ManagedProcess
+from e2e.cluster.targets import RELEASES
 
 DEFAULT_NAME = "e2e"
 
@@ -91,7 +93,7 @@ class LocalProvider:
 
     def setup(self) -> None:
         """Install packages and build programs that are missing."""
-        build.build_all()
+        build.build_all([chosen_kubernetes()])
 
     def cluster(self, spec: ClusterSpec) -> LocalCluster:
         """A cluster, not started: entering it starts it."""
@@ -99,6 +101,23 @@ class LocalProvider:
 
 
 PROVIDERS: Mapping[str, Provider] = {"local": LocalProvider()}
+
+
+def chosen_spec() -> ClusterSpec:
+    """The session's cluster, as the environment wants it."""
+    return ClusterSpec.with_dra(chosen_name(), chosen_kubernetes())
+
+
+def chosen_kubernetes() -> str:
+    """Minor version: ``$ALIQUOT_E2E_KUBERNETES``, default the newest one known.
+
+    Raises SetupError for one that is not known.
+    """
+    chosen = os.environ.get("ALIQUOT_E2E_KUBERNETES") or list(RELEASES)[-1]
+    if chosen not in RELEASES:
+        known = ", ".join(RELEASES)
+        raise SetupError(f"ALIQUOT_E2E_KUBERNETES={chosen}: known are {known}")
+    return chosen
 
 
 def chosen_name() -> str:

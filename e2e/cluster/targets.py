@@ -93,9 +93,10 @@ def kubernetes(
 
 RELEASES: Mapping[str, Target] = {
     "1.34": kubernetes("1.34.4", "local"),
+    "1.35": kubernetes("1.35.4", "local"),
     "1.37": kubernetes("1.37.2", "go1.27.3"),
 }
-"""Kubernetes versions that a cluster can be made of, by minor version; the newest is last."""
+"""Kubernetes versions that a cluster can be made of, by minor version; the last is the default."""
 
 KIND_NODE = kubernetes("1.37.2", "go1.27.3", ("kubeadm", "kube-proxy"), "tools/kubeadm")
 """What a node of a kind cluster has beside the five."""

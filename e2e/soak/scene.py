@@ -59,12 +59,12 @@ class Scene:
             self.driver.process.launch()
         self.driver.process.wait_ready()
         self.delete_pods()
-        _wait(lambda: not self.pods(), "pods to go")
-        _wait(
+        wait_counted(lambda: not self.pods(), "pods to go")
+        wait_counted(
             lambda: not (self.driver.records() or self.driver.cdi_files() or self.modes()),
             "the node to be clean",
         )
-        _wait(lambda: len(self.driver.devices()) == CARDS, "all cards to be published")
+        wait_counted(lambda: len(self.driver.devices()) == CARDS, "all cards to be published")
         self.report.add(phase, "stuck pods", len(self.pods()))
         self.report.add(phase, "leaked records", len(self.driver.records()))
         self.report.add(phase, "leaked CDI files", len(self.driver.cdi_files()))
@@ -74,7 +74,7 @@ class Scene:
         self.report.add(phase, "cards with a taint", tainted)
 
 
-def _wait(probe: object, what: str) -> None:
+def wait_counted(probe: object, what: str) -> None:
     """What does not come is counted afterwards, not raised here."""
     assert callable(probe)
     try:

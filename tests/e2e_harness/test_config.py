@@ -10,7 +10,7 @@ from e2e.__main__ import pytest_arguments
 from e2e.cluster import config
 from e2e.cluster.errors import SetupError
 from e2e.cluster.layout import ClusterSpec, Layout
-from e2e.cluster.provider import chosen_name
+from e2e.cluster.provider import chosen_name, chosen_spec
 
 LAYOUT = Layout("a", Path("/state/a"))
 
@@ -110,3 +110,14 @@ def test_the_folder_is_run_unless_a_test_is_named(tmp_path):
 
     assert pytest_arguments(["-q"], Path("/e2e")) == ["/e2e", "-q"]
     assert pytest_arguments([f"{test}::test_y", "-q"], Path("/e2e")) == [f"{test}::test_y", "-q"]
+
+
+def test_the_version_is_the_newest_unless_the_environment_says_otherwise(monkeypatch):
+    monkeypatch.delenv("ALIQUOT_E2E_KUBERNETES", raising=False)
+    assert chosen_spec().kubernetes == "1.37"
+    assert chosen_spec().gates == {}
+    monkeypatch.setenv("ALIQUOT_E2E_KUBERNETES", "1.34")
+    assert chosen_spec().gates["DRAPartitionableDevices"] is True
+    monkeypatch.setenv("ALIQUOT_E2E_KUBERNETES", "1.12")
+    with pytest.raises(SetupError, match=r"1\.12: known are 1\.34, 1\.35, 1\.37"):
+        chosen_spec()
