@@ -1,4 +1,4 @@
-"""``python -m e2e.kind [image | up | down | pytest arguments]``: a kind cluster, the chart's tests.
+"""``python -m e2e.kind [image | up | down | pytest arguments]``: a kind cluster and its tests.
 
 Without arguments: packages and programs, the driver's image and the node image are made where
 they are missing, a cluster of one control plane and two workers is created (``cluster.yaml`` has
