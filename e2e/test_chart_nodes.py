@@ -53,10 +53,10 @@ def test_pods_on_two_workers_get_the_cards_of_theirs(
 
     assert [user.node() for user in users] == workers
     assert users[0].card() != users[1].card()
-    for user in users:
-        assert release.records(user.node())
+    for user, node in zip(users, workers, strict=True):
+        assert release.records(node)
         user.end()
-        release.wait_clean(user.node())
+        release.wait_clean(node)
 
 
 def test_a_claim_that_fits_on_the_other_worker_alone_goes_there(
@@ -106,6 +106,12 @@ def test_a_deleted_node_takes_its_slices_with_it_and_comes_back(
 
     poll(lambda: not release.slices(node), f"the ResourceSlices of {node} to go", timeout_s=180)
     assert release.slices(workers[0])
+    # Its pods are forgotten later than the Node; a Node that is back before keeps them.
+    poll(
+        lambda: not [pod for pod in release.pods() if pod["spec"]["nodeName"] == node],
+        f"the plugin of {node} to be forgotten",
+        timeout_s=240,
+    )
     release.site.start_node(node)
     release.kube.wait("Node", node, lambda _: True, timeout_s=120)
     poll(lambda: len(release.site.workers()) == 2, f"{node} to be back", timeout_s=180)

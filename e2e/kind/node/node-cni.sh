@@ -24,7 +24,7 @@ while true; do
     [ -n "$address" ] || continue
     if [ "$name" != "$me" ]; then
       ip route replace "$cidr" via "$address"
-    elif [ ! -s "$conflist" ]; then
+    elif ! grep -qF "\"$cidr\"" "$conflist" 2>/dev/null; then # also of a Node that was made anew
       write_conflist "$cidr"
     fi
   done < <(nodes)
