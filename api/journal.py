@@ -8,17 +8,45 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from api.reading import join, names, show
+from api.journal_fields import Fields, JournalError, arguments, decode, encode
+from api.journal_shares import (
+    CONSUMED,
+    NAMESPACE,
+    SERVE,
+    SHARE,
+    STEP_FORMS,
+    WISHES,
+    JournalConsumed,
+    JournalShare,
+    JournalWishes,
+)
+from api.reading import join
+
+__all__ = [
+    "JournalAllocation",
+    "JournalConsumed",
+    "JournalError",
+    "JournalPartition",
+    "JournalRecord",
+    "JournalShare",
+    "JournalStep",
+    "JournalWishes",
+    "decode_record",
+    "encode_record",
+]
 
 VERSION = 1
 STATES = ("PrepareStarted", "PrepareCompleted")
-DEVICE_TYPES = ("gpu", "mig")
+DEVICE_TYPES = ("gpu", "mig", "mps", "timeslice")
 COMPUTE_MODES = ("Default", "ExclusiveProcess", "Prohibited")
-STEPS = ("setComputeMode", "ensureMigMode", "createMigDevice")
-
-
-class JournalError(ValueError):
-    """The text begins with the path of the field that is wrong."""
+STEPS = (
+    "setComputeMode",
+    "ensureMigMode",
+    "createMigDevice",
+    "serveMps",
+    "mpsNamespace",
+    "setTimeSlice",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +72,9 @@ class JournalAllocation:
     admin_access: bool = False
     compute_mode: str | None = None  # of COMPUTE_MODES
     partition: JournalPartition | None = None  # of type "mig"
+    consumed: JournalConsumed | None = None
+    wishes: JournalWishes | None = None
+    share: JournalShare | None = None  # of types "mps" and "timeslice"
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +88,11 @@ class JournalStep:
     toggle: bool = False  # ensureMigMode: may change it
     partition: JournalPartition | None = None  # createMigDevice
     profile_id: int = 0  # createMigDevice: the driver's id of the profile
+    memory_limit: int | None = None  # serveMps, mpsNamespace: bytes
+    percent_limit: int | None = None  # serveMps, mpsNamespace
+    protocol: int = 0  # serveMps
+    name: str = ""  # mpsNamespace
+    interval: str | None = None  # setTimeSlice: of INTERVALS
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +119,11 @@ def decode_record(raw: object) -> JournalRecord:
     Raises:
         JournalError: a field is missing, has the wrong type or a value this version lacks.
     """
-    top = _Fields("", raw)
+    top = Fields("", raw)
     version = top.integer("version")
     if version != VERSION:
         raise JournalError(f"version: got {version}, this program reads {VERSION}")
-    claim = _Fields("claim", top.value("claim"))
+    claim = Fields("claim", top.value("claim"))
     record = JournalRecord(
         uid=claim.text("uid"),
         namespace=claim.text("namespace"),
@@ -128,6 +164,9 @@ def _encode_allocation(allocation: JournalAllocation) -> dict[str, Any]:
         "adminAccess": allocation.admin_access or None,
         "computeMode": allocation.compute_mode,
         "partition": _encode_partition(allocation.partition),
+        "consumed": encode(allocation.consumed, CONSUMED),
+        "wishes": encode(allocation.wishes, WISHES),
+        "share": encode(allocation.share, SHARE),
     }
     return fields | {key: value for key, value in optional.items() if value is not None}
 
@@ -140,6 +179,9 @@ def _encode_step(step: JournalStep) -> dict[str, Any]:
             "partition": _encode_partition(step.partition),
             "profileID": step.profile_id,
         },
+        "serveMps": encode(step, SERVE) or {},
+        "mpsNamespace": encode(step, NAMESPACE) or {},
+        "setTimeSlice": {"interval": step.interval},
     }
     return {"do": step.do, "gpu": step.gpu} | more[step.do]
 
@@ -150,7 +192,12 @@ def _encode_partition(partition: JournalPartition | None) -> dict[str, Any] | No
     return {"profile": partition.profile, "start": partition.start, "size": partition.size}
 
 
-def _allocation(fields: "_Fields") -> JournalAllocation:
+def _allocation(fields: Fields) -> JournalAllocation:
+    consumed, wishes, share = (
+        decode(fields, "consumed", CONSUMED),
+        decode(fields, "wishes", WISHES),
+        decode(fields, "share", SHARE),
+    )
     return JournalAllocation(
         position=fields.integer("position"),
         request=fields.text("request"),
@@ -164,77 +211,30 @@ def _allocation(fields: "_Fields") -> JournalAllocation:
         if fields.has("computeMode")
         else None,
         partition=_partition(fields) if fields.has("partition") else None,
+        consumed=None if consumed is None else JournalConsumed(**consumed),
+        wishes=None if wishes is None else JournalWishes(**wishes),
+        share=None if share is None else JournalShare(**share),
     )
 
 
-def _step(fields: "_Fields") -> JournalStep:
+def _step(fields: Fields) -> JournalStep:
     do, gpu = fields.choice("do", STEPS), fields.text("gpu")
     if do == "setComputeMode":
         return JournalStep(do, gpu, mode=fields.choice("mode", COMPUTE_MODES))
     if do == "ensureMigMode":
         return JournalStep(do, gpu, on=fields.flag("on"), toggle=fields.flag("toggle"))
+    if do in STEP_FORMS:
+        return JournalStep(do, gpu, **arguments(fields, STEP_FORMS[do]))
     return JournalStep(
         do, gpu, partition=_partition(fields), profile_id=fields.integer("profileID")
     )
 
 
-def _partition(fields: "_Fields") -> JournalPartition:
-    inner = _Fields(join(fields.path, "partition"), fields.value("partition"))
+def _partition(fields: Fields) -> JournalPartition:
+    inner = Fields(join(fields.path, "partition"), fields.value("partition"))
     if (size := inner.integer("size")) < 1:
         raise inner.wrong("size", "1 or more")
     return JournalPartition(inner.text("profile"), inner.integer("start"), size)
-
-
-class _Fields:
-    """A JSON object whose fields are read one by one; the first wrong one raises."""
-
-    def __init__(self, path: str, raw: object) -> None:
-        if not isinstance(raw, dict):
-            raise JournalError(f"{path or 'record'}: got {show(raw)}, want an object")
-        self.path = path
-        self.raw: dict[str, Any] = raw
-
-    def has(self, key: str) -> bool:
-        return key in self.raw
-
-    def value(self, key: str) -> Any:
-        if key not in self.raw:
-            raise JournalError(f"{join(self.path, key)}: missing")
-        return self.raw[key]
-
-    def wrong(self, key: str, wanted: str) -> JournalError:
-        return JournalError(f"{join(self.path, key)}: got {show(self.raw[key])}, want {wanted}")
-
-    def text(self, key: str) -> str:
-        value = self.value(key)
-        if not isinstance(value, str) or not value:
-            raise self.wrong(key, "a text")
-        return value
-
-    def choice(self, key: str, choices: tuple[str, ...]) -> str:
-        value = self.value(key)
-        if not isinstance(value, str) or value not in choices:
-            raise self.wrong(key, f"one of {names(choices)}")
-        return value
-
-    def integer(self, key: str) -> int:
-        value = self.value(key)
-        if not isinstance(value, int) or isinstance(value, bool) or value < 0:
-            raise self.wrong(key, "a whole number, 0 or more")
-        return value
-
-    def flag(self, key: str) -> bool:
-        value = self.raw.get(key, False)
-        if not isinstance(value, bool):
-            raise self.wrong(key, "true or false")
-        return value
-
-    def items(self, key: str) -> "list[_Fields]":
-        value = self.value(key)
-        if not isinstance(value, list):
-            raise self.wrong(key, "a list")
-        path = join(self.path, key)
-        return [_Fields(f"{path}[{i}]", item) for i, item in enumerate(value)]
 
 
 def _without(raw: Any, known: Any) -> Any:

@@ -7,7 +7,7 @@ Example::
     orphanGraceSeconds: 120
     gpus:                            # the first rule that selects a card decides
     - select: {product: "NVIDIA H100*"}
-      modes: [gpu, mig]              # whole and in partitions; the first claim decides
+      modes: [gpu, mps, timeslice, mig]   # side by side; the first claim decides
       migModeToggle: whenIdle        # or never: MIG mode stays as it is (always so on Ampere)
       adoptExisting: true            # also offer partitions made by hand; never destroy them
     - select: {all: true}
@@ -21,8 +21,12 @@ Example::
       taintEffect: NoExecute
       gpus: [{select: {pciAddress: "0000:3b:00.0"}, modes: []}]
 
-A card that no rule selects is offered whole. Every field may be left out; an empty file is the
-default policy.
+How cards are shared stands in ``api.policy_sharing``. A card that no rule selects is offered
+whole and in shares (``DEFAULT_MODES``). Every field may be left out; an empty file is the default
+policy.
+
+The order of ``modes`` counts on clusters where shared devices cannot stand beside others (below
+Kubernetes 1.36.3): there the first mode decides what the card is, see docs/sharing.md.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,6 +35,7 @@ from fnmatch import fnmatchcase
 from typing import Literal, TypeAlias
 
 from api.policy_order import OrderRule
+from api.policy_sharing import Sharing
 
 MigModeToggle: TypeAlias = Literal["whenIdle", "never"]
 TaintEffect: TypeAlias = Literal["NoSchedule", "NoExecute", "None"]
@@ -38,7 +43,9 @@ TaintEffect: TypeAlias = Literal["NoSchedule", "NoExecute", "None"]
 # Errors of applications, not of the card (the list NVIDIA's DRA driver does not taint either).
 DEFAULT_IGNORED_XIDS = frozenset({13, 31, 43, 45, 68, 109})
 MODES = ("gpu", "mps", "timeslice", "mig")
-AVAILABLE_MODES = ("gpu", "mig")
+SHARED_MODES = ("mps", "timeslice")
+# Not "mig": its mode outlives a claim, and claims for whole cards would have to check it.
+DEFAULT_MODES = ("gpu", "mps", "timeslice")
 
 
 class PolicyProblems(ValueError):  # noqa: N818 - what it is: a list of problems
@@ -70,9 +77,10 @@ class GpuSelector:
 class GpuPolicy:
     """What may be done with one card."""
 
-    modes: tuple[str, ...] = ("gpu",)  # of MODES; empty: the card is not offered
+    modes: tuple[str, ...] = DEFAULT_MODES  # of MODES; empty: the card is not offered
     mig_mode_toggle: MigModeToggle | None = None  # None: whenIdle where no reset is needed
     adopt_existing: bool = False  # offer the partitions that somebody else made
+    sharing: Sharing = field(default_factory=Sharing)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,12 +125,15 @@ class NodePolicy:
         return policy
 
     @property
-    def cuts_cards(self) -> bool:
-        """Whether any card may be offered in partitions that are made on demand."""
-        return any("mig" in rule.policy.modes for rule in self.gpus)
+    def wanted_features(self) -> frozenset[str]:
+        """Optional fields of ResourceSlices that the rules need: "counters", "sharing". The
+        default's do not count: it offers what the cluster can do."""
+        modes = {mode for rule in self.gpus for mode in rule.policy.modes}
+        found = {"counters"} if "mig" in modes else set()
+        return frozenset(found | ({"sharing"} if modes & set(SHARED_MODES) else set()))
 
     def for_gpu(self, uuid: str, product: str, pci: str) -> GpuPolicy:
-        """What the first rule that selects the card says; without one, the whole card."""
+        """What the first rule that selects the card says; without one, the default."""
         for rule in self.gpus:
             if rule.select.matches(uuid, product, pci):
                 return rule.policy

@@ -7,7 +7,6 @@ from typing import Any, cast, get_args
 import yaml
 
 from api.policy import (
-    AVAILABLE_MODES,
     DEFAULT_IGNORED_XIDS,
     MODES,
     GpuPolicy,
@@ -19,13 +18,15 @@ from api.policy import (
     TaintEffect,
 )
 from api.policy_order import read_order_rules
+from api.policy_sharing import FIELDS as SHARING_FIELDS
+from api.policy_sharing import read_sharing
 from api.reading import Reader, join, names
 from api.v1alpha1 import API_VERSION
 
 _SETTINGS = ("gpus", "taintEffect", "ignoredXids", "orphanGraceSeconds", "order")
 _TOP = ("apiVersion", "kind", *_SETTINGS, "nodes")
 _NODE = ("nodeName", "nodeLabels", *_SETTINGS)
-_RULE = ("select", "modes", "migModeToggle", "adoptExisting")
+_RULE = ("select", "modes", "migModeToggle", "adoptExisting", *SHARING_FIELDS)
 _SELECT = ("product", "uuid", "pciAddress", "all")
 _PCI = re.compile(r"([0-9a-f]{4,8}):([0-9a-f]{2}):([0-9a-f]{2})\.([0-7])")
 _DAY = 86_400
@@ -126,6 +127,7 @@ def _rule(reader: Reader, path: str, value: object) -> GpuRule:
             _modes(reader, join(path, "modes"), raw.get("modes", [])),
             _toggle(reader, path, raw),
             _adopt(reader, path, raw),
+            read_sharing(reader, path, raw),
         ),
     )
 
@@ -151,10 +153,6 @@ def _modes(reader: Reader, path: str, value: object) -> tuple[str, ...]:
         mode = reader.choice(f"{path}[{i}]", raw, MODES)
         if mode in found:
             reader.problems.append(f"{path}[{i}]: {mode} stands here twice")
-        elif mode is not None and mode not in AVAILABLE_MODES:
-            known = names(AVAILABLE_MODES)
-            text = f"mode {mode} is not available in this version; available: {known}"
-            reader.problems.append(f"{path}[{i}]: {text}")
         elif mode is not None:
             found.append(mode)
     return tuple(found)

@@ -1,17 +1,25 @@
 """``aliquot doctor``: what of this node would keep claims from being prepared, and the cure."""
 
 import asyncio
+import contextlib
 import dataclasses
 import json
 import socket
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.options import PATH, TABLE_OR_JSON, driver_name, kubelet_folders, subdomain
+from cli.options import (
+    PATH,
+    TABLE_OR_JSON,
+    driver_name,
+    kubelet_folders,
+    mps_socket,
+    subdomain,
+)
 from driver.settings import Settings
 
 if TYPE_CHECKING:
@@ -39,6 +47,7 @@ _CRIO = Path("/etc/crio")
 @click.option("--kubeconfig", help="Default: the service account, else the usual places.")
 @click.option("--claim-cache", is_flag=True, help="The plugin runs with --claim-cache.")
 @click.option("--instance", envvar="POD_UID", help="As for `aliquot node run`.")
+@mps_socket
 @click.option("--containerd-config", type=PATH, default=_CONTAINERD, show_default=True)
 @click.option("--crio-config", type=PATH, default=_CRIO, show_default=True)
 @TABLE_OR_JSON
@@ -69,10 +78,18 @@ def _check_simulate(what: str | None) -> None:
 def _examine(
     settings: Settings, containerd_config: Path, crio_config: Path
 ) -> dict[str, list["Finding"]]:
-    from cli.checks import cluster, hardware, kubelet, policy, runtime  # noqa: PLC0415
+    from cli.checks import (  # noqa: PLC0415
+        cluster,
+        hardware,
+        kubelet,
+        policy,
+        runtime,
+        sharing,
+    )
 
     return {
         hardware.AREA: _hardware(settings),
+        sharing.AREA: _sharing(settings),
         policy.AREA: policy.check(settings.policy_file, settings.node_name),
         runtime.AREA: runtime.check(settings.cdi_dir, containerd_config, crio_config),
         kubelet.AREA: kubelet.check(settings),
@@ -85,17 +102,38 @@ def _hardware(settings: Settings) -> list["Finding"]:
     """A simulated node is looked at where it is; it is not made."""
     from cli.checks import hardware  # noqa: PLC0415
     from cli.checks.finding import fail  # noqa: PLC0415
-    from driver.sim.seam import install, uninstall  # noqa: PLC0415
     from driver.sim.store import SimulationError  # noqa: PLC0415
 
-    if not settings.simulate:
-        return hardware.check(settings.driver_root, settings.root)
     try:
-        install(settings.simulate_root)
-        return hardware.check(settings.driver_root, settings.root)
+        with _cards(settings):
+            return hardware.check(settings.driver_root, settings.root)
     except SimulationError as error:
         mend = "start `aliquot node run --simulate …` once, or name its --simulate-root"
         return [fail("simulated hardware", str(error), "a simulated node", mend)]
+
+
+def _sharing(settings: Settings) -> list["Finding"]:
+    from cli.checks import sharing  # noqa: PLC0415
+    from driver.sim.store import SimulationError  # noqa: PLC0415
+
+    try:
+        with _cards(settings):
+            return sharing.check(settings)
+    except SimulationError:
+        return []  # said where cards are looked at
+
+
+@contextlib.contextmanager
+def _cards(settings: Settings) -> Iterator[None]:
+    """NVML talks to the simulated cards, where the node has such."""
+    from driver.sim.seam import install, uninstall  # noqa: PLC0415
+
+    if not settings.simulate:
+        yield
+        return
+    try:
+        install(settings.simulate_root)
+        yield
     finally:
         uninstall()
 

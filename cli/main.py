@@ -13,6 +13,7 @@ _COMMANDS = {
     "doctor": ("cli.doctor", "doctor", "Check this node and say how to mend each finding."),
     "demo": ("cli.demo", "demo", "The whole way on simulated hardware, without a cluster."),
     "map": ("cli.map", "map_", "Draw the cards of the cluster and who holds them."),
+    "mps": ("cli.mps", "mps", "On a GPU node: keep MPS control daemons, show them."),
     "plan": ("cli.plan", "plan", "Find the order of partitions for a mix of claims."),
     "sim": ("cli.sim", "sim", "Make simulated cards fail and recover."),
 }

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cli.options import PATH, driver_name, subdomain
+from cli.options import PATH, driver_name, mps_socket, subdomain
 from cli.status import status
 from driver.settings import Settings
 
@@ -62,6 +62,7 @@ node.add_command(status)
     help="Where the NVIDIA driver is, as seen from here.",
 )
 @click.option("--host-driver-root", type=PATH, help="The same on the host, where that differs.")
+@mps_socket
 @click.option(
     "--http-address",
     default=Settings.http_address,
@@ -82,6 +83,9 @@ node.add_command(status)
 )
 @click.option(
     "--reconcile-interval", "reconcile_interval_s", type=_SECONDS, default=60.0, show_default=True
+)
+@click.option(
+    "--watchdog-interval", "watchdog_interval_s", type=_SECONDS, default=10.0, show_default=True
 )
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True

@@ -9,6 +9,7 @@ from driver.hw.card import Cards
 from driver.hw.nvml import Nvml
 from driver.main import simulate
 from driver.model.gpu import Inventory
+from driver.model.shares import MpsFacts, SharingFacts
 from driver.plan.allocatable import allocatable
 from driver.plan.partitions import is_media_variant
 from driver.plan.resources import driver_resources
@@ -16,7 +17,9 @@ from driver.sim import control
 from driver.sim.profiles import PROFILES, known
 from driver.sim.seam import uninstall
 from kubeletplugin.plan_publish import Identity, plan_publish
-from kubeletplugin.probe import COUNTERS
+
+# What a node with the MPS supervisor has: a control program of before R615.
+SHARING = SharingFacts(mps=MpsFacts(multi_user=True), intervals=True)
 
 
 def inventory(profile: str, count: int, node: str, *, mig_mode: bool = False) -> Inventory:
@@ -59,6 +62,6 @@ def resource_slices(
     found: Inventory, policy: NodePolicy, features: frozenset[str], owner: Identity
 ) -> list[dict[str, Any]]:
     """The objects that the plugin would create on a cluster that has none of them."""
-    devices = allocatable(found, policy, counters=COUNTERS in features)
+    devices = allocatable(found, policy, features=features, sharing=SHARING)
     desired = driver_resources(devices, found, {}, pool=owner.node_name, features=features)
     return list(plan_publish(desired, [], owner).create)

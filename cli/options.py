@@ -37,6 +37,17 @@ def driver_name(command: _F) -> _F:
     )(command)
 
 
+def mps_socket(command: _F) -> _F:
+    return click.option(
+        "--mps-socket",
+        type=PATH,
+        default=Settings.mps_socket,
+        show_default=True,
+        callback=lambda _ctx, _param, value: value if value and value.name else None,
+        help="Of the node's MPS supervisor; empty: no shares by MPS.",
+    )(command)
+
+
 def kubelet_folders(command: _F) -> _F:
     """``--kubelet-root``, ``--plugin-dir``, ``--cdi-dir``, with the defaults of ``node run``."""
     for option in (

@@ -11,6 +11,7 @@ import click
 from cli.options import PATH
 from driver.settings import Settings
 
+_SMI = ("missing", "fails", "old", "unsupported", "silent")
 _CARD = click.argument("index", type=click.IntRange(min=0), metavar="CARD")
 
 
@@ -109,10 +110,26 @@ def recovery_action(root: Path, index: int, action: int) -> None:
 @_CARD
 @click.argument("pid", type=click.IntRange(min=1))
 @click.argument("mib", type=click.IntRange(min=0))
+@click.option("--mps", is_flag=True, help="It is a client of an MPS server.")
+@click.option("--busy", type=click.IntRange(0, 100), default=0, help="Percent of the card's SMs.")
+@click.option("--pod", metavar="UID", help="The pod that it belongs to.")
+@click.option("--name", default="python3", show_default=True, help="Of its program.")
 @click.pass_obj
-def process(root: Path, index: int, pid: int, mib: int) -> None:
+def process(root: Path, /, index: int, pid: int, mib: int, **more: Any) -> None:
     """Process PID uses MIB of the card's memory."""
-    _do(_control().set_process, root, index, pid, mib << 20)
+    control, kind = _control(), "mps" if more["mps"] else "compute"
+    _do(control.set_process, root, index, pid, mib << 20, kind)
+    _do(control.set_busy, root, index, pid, more["busy"])
+    _do(control.place_process, root, pid, name=more["name"], pod=more["pod"])
+
+
+@sim.command("nvidia-smi")
+@click.argument("state", type=click.Choice(["ok", *_SMI]), metavar="STATE")
+@click.pass_obj
+def nvidia_smi(root: Path, state: str) -> None:
+    """What the program does: ok; missing; fails; old: knows no compute-policy; unsupported: the
+    card has no time slices; silent: refuses with exit status 0."""
+    _do(_control().set_smi, root, state)
 
 
 @sim.command()

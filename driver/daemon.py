@@ -5,24 +5,27 @@ import contextlib
 import logging
 import socket
 from collections.abc import Awaitable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from driver.apply.executor import Executor, Outcome, Recovery
+from driver.announcing import Announcer
+from driver.apply.executor import Executor
+from driver.counting import Counts
 from driver.forward import Forward
 from driver.hw.card import Cards
 from driver.hw.health import HealthSource
+from driver.hw.mps import MpsCards
 from driver.hw.nvml import Nvml
 from driver.lanes import Lanes
 from driver.listening import Probe, listen
 from driver.metrics import Metrics
-from driver.node import Change, NodeCards
+from driver.node import MPS_BACK, Change, NodeCards
 from driver.periodic import every
 from driver.plan.cdi import spec_file_prefix
-from driver.plan.resources import COUNTERS_BESIDE_DEVICES
+from driver.plan.layout import cluster_features
 from driver.plugin import GpuDriver, Identity
 from driver.reconciler import Local, Reconciler, Remote
 from driver.settings import Settings
+from driver.share_service import Shared, ShareService
 from driver.state.boot import boot_id
 from driver.state.cdi_dir import CdiDir
 from driver.state.journal import Journal
@@ -32,14 +35,14 @@ from driver.telling import Telling
 from driver.watching import CardWatch, PolicyFile, read_policy
 from kubeletplugin.claim_cache import ClaimCache
 from kubeletplugin.claims import ClaimReader, ClaimSource
-from kubeletplugin.contract import ClaimRef
 from kubeletplugin.events import EventRecorder
 from kubeletplugin.kube import ApiError, KubeClient
 from kubeletplugin.paths import plugin_paths
 from kubeletplugin.plan_publish import Identity as Owner
 from kubeletplugin.plugin import KubeletPlugin, Phase
-from kubeletplugin.probe import COUNTERS, GATES, TAINTS, probe, server_version
+from kubeletplugin.probe import TAINTS, probe, server_version
 from kubeletplugin.publisher import Publisher
+from mps.client import MpsClient
 
 if TYPE_CHECKING:
     from driver.http import HttpServer
@@ -48,6 +51,7 @@ log = logging.getLogger(__name__)
 
 _PROBES_AFTER_S = 0.5  # at the latest: a standby publishes nothing
 _PROBE_RETRY_S = 1.0
+_TIME_SLICES_S = 600.0  # whether they can be set changes with what is installed
 _CHECK_GRACE_S = 2.0  # a check under way is given this long to end by itself
 
 
@@ -66,6 +70,7 @@ class NodeDaemon:
         self._tasks: list[asyncio.Task[Any]] = []
         self._checks: list[asyncio.Task[Any]] = []  # of these, those that end by themselves
         self._watch: CardWatch | None = None
+        self._shares: ShareService | None = None
         self._build()
 
     @property
@@ -75,6 +80,13 @@ class NodeDaemon:
             raise RuntimeError("the node's state is not loaded yet")
         return self._watch
 
+    @property
+    def shares(self) -> ShareService:
+        """There once the lock is held."""
+        if self._shares is None:
+            raise RuntimeError("the node's state is not loaded yet")
+        return self._shares
+
     # Parts -------------------------------------------------------------------------------
 
     def _build(self) -> None:
@@ -83,7 +95,8 @@ class NodeDaemon:
         policy = read_policy(s.policy_file, s.node_name)
         self._policy_file = PolicyFile(s.policy_file, s.node_name)
         self._identity = Identity(s.driver_name, s.node_name, boot_id(s.root / "proc"))
-        self._hardware = Cards(self._nvml, s.root, s.host_driver_root)
+        mps = MpsCards(MpsClient(s.mps_socket) if s.mps_socket else None)
+        self._hardware = Cards(self._nvml, s.root, s.host_driver_root, mps)
         self.cards = NodeCards(
             self._hardware,
             Known(s.known_file),
@@ -95,6 +108,7 @@ class NodeDaemon:
         self._cdi = CdiDir(s.cdi_dir, spec_file_prefix(s.driver_name))
         self._events = EventRecorder(self.client, s.driver_name, s.node_name)
         self._telling = Telling(self._events, s.node_name)
+        self._announcer = Announcer(self._telling, self.metrics)
         self.publisher = Publisher(
             self.client, Owner(s.driver_name, s.node_name), on_dropped=self._on_dropped
         )
@@ -124,6 +138,12 @@ class NodeDaemon:
             self._publish,
             self._tell_change,
         )
+        parts = Shared(
+            self._hardware, self.cards, self.journal, self.driver, self._lanes, self._watch
+        )
+        self._shares = ShareService(parts, self.client, self._telling, self._status)
+        self._status.troubles = self._shares.troubles
+        self.driver.on_claim = self._shares.pods.learn
 
     # Life --------------------------------------------------------------------------------
 
@@ -162,8 +182,9 @@ class NodeDaemon:
         self._spawn(self.publisher.run(), "publisher")
         self._spawn(self._find_features(), "feature probe")
         await self.watch.refresh()
+        await self.shares.look()
         for recovery in await asyncio.to_thread(self.driver.recover):
-            self._tell_recovery(recovery)
+            self._announcer.recovery(recovery)
         self.reconciler = Reconciler(
             Local(self._identity, self.journal, self.cards, self.driver, self._lanes),
             Remote(self.client, self.plugin, self._status, self._telling),
@@ -177,11 +198,14 @@ class NodeDaemon:
         log.info("serving %s cards of node %s", len(self.cards.gpus), self.settings.node_name)
         self._spawn(self._status.run(), "claim status")
         self._spawn(self.watch.listen(), "card events")
+        self._spawn(self.shares.follow(), "MPS supervisor")
         s = self.settings
         before = len(self._tasks)
         self._spawn(every(s.health_interval_s, self.watch.poll, self.stop), "card health")
         self._spawn(every(s.refresh_interval_s, self._look_again, self.stop), "cards")
         self._spawn(every(s.reconcile_interval_s, self._reconcile, self.stop), "reconciler")
+        self._spawn(every(s.watchdog_interval_s, self.shares.look_at_use, self.stop), "watchdog")
+        self._spawn(self._look_at_time_slices(), "time slices")
         self._checks = self._tasks[before:]
 
     async def _until_stopped(self) -> None:
@@ -242,7 +266,7 @@ class NodeDaemon:
         while True:
             try:
                 found = await probe(self.client, s.driver_name, s.node_name)
-                minor, _ = await server_version(self.client)
+                version = await server_version(self.client)
                 await self._take_policy()  # its part by label decides what is published
                 break
             except ApiError as error:
@@ -251,30 +275,18 @@ class NodeDaemon:
                 self._unprobed = str(error)
                 await asyncio.sleep(_PROBE_RETRY_S)
         self._unprobed = ""
-        self._features = found | ({COUNTERS_BESIDE_DEVICES} if minor <= 34 else set())
-        missed = {TAINTS, COUNTERS} - found
-        if not self.cards.policy.cuts_cards:
-            missed.discard(COUNTERS)
+        self._features = cluster_features(found, *version)
+        missed = ({TAINTS} | self.cards.policy.wanted_features) - found
         if missed:
-            self._miss(frozenset(missed))
+            self._announcer.missing(frozenset(missed))
         self._publish()
         await asyncio.Event().wait()  # the task's end would mean a failure
 
     def _on_dropped(self, features: frozenset[str]) -> None:
         if self._features is not None and features & self._features:
             self._features -= features
-            self._miss(features)
+            self._announcer.missing(features)
             self._publish()
-
-    def _miss(self, features: frozenset[str]) -> None:
-        gates = ", ".join(sorted(GATES[feature] for feature in features))
-        note = f"the API server drops fields of ResourceSlices: feature gate {gates} is off"
-        if TAINTS in features:
-            note += "; faulty cards that are not allocated are withdrawn instead of tainted"
-        if COUNTERS in features:
-            note += "; partitions are not made on demand, only existing ones are offered"
-        log.warning("%s", note)
-        self._telling.node_event("Warning", "FeatureGateMissing", note)
 
     def _publish(self) -> None:
         """Hand over the pool as it should be; the publisher writes only what differs."""
@@ -310,47 +322,21 @@ class NodeDaemon:
             elif self._policy_file.problem:
                 self._telling.node_event("Warning", "PolicyInvalid", self._policy_file.problem)
 
+    async def _look_at_time_slices(self) -> None:
+        """After the start, which it would delay, and now and then."""
+        if not self.stop.is_set():
+            await self.watch.look_at_time_slices()
+        await every(_TIME_SLICES_S, self.watch.look_at_time_slices, self.stop)
+
     async def _reconcile(self) -> None:
         await self.reconciler.round()
+        await self.shares.keep_up()
         self._publish()
 
-    # Telling -----------------------------------------------------------------------------
-
     def _tell_change(self, change: Change) -> None:
-        if change.text:
-            self._telling.node_event("Warning", change.reason, f"card {change.gpu}: {change.text}")
-        else:
-            self._telling.node_event("Normal", "GPUHealthy", f"card {change.gpu} is healthy again")
-
-    def _tell_recovery(self, recovery: Recovery) -> None:
-        if recovery.outcome is Outcome.INTACT:
-            return
-        claim = recovery.claim
-        log.warning("%s", recovery, extra={"claimUID": claim.uid})
-        self.metrics.recovered.labels(recovery.outcome.value).inc()
-        self._telling.claim_event(
-            ClaimRef(claim.namespace, claim.name, claim.uid),
-            "Warning",
-            "ClaimRecovered" if recovery.error is None else "ClaimNotRecovered",
-            f"after a restart of the driver or the node: {recovery.outcome.value}"
-            + (f": {recovery.error}" if recovery.error else ""),
-        )
-
-    def _count(self) -> None:
-        watch = self.metrics.watch
-        watch("aliquot_prepared_claims", "Claims in the journal", self._prepared)
-        watch("aliquot_damaged_records", "Unsettled records", self._damaged)
-        for state, wanted in (("healthy", True), ("unhealthy", False)):
-            self.metrics.cards.labels(state).set_function(partial(self._cards_that_are, wanted))
-
-    def _prepared(self) -> float:
-        return len(self.journal.all()) if self._watch else 0
-
-    def _damaged(self) -> float:
-        return len(self.journal.damaged) if self._watch else 0
-
-    def _cards_that_are(self, healthy: bool) -> float:
-        return sum(health.healthy is healthy for health in self.cards.health.values())
+        self._announcer.change(change)
+        if self._shares is not None and change.mended == MPS_BACK:
+            self._shares.retell(change.gpu)
 
     # Probes ------------------------------------------------------------------------------
 
@@ -371,7 +357,9 @@ class NodeDaemon:
     def _http_server(self, listener: socket.socket) -> "HttpServer":
         from driver.http import Endpoints, HttpServer  # noqa: PLC0415  (see above)
 
-        self._count()
+        Counts(
+            self.cards, lambda: self.journal if self._watch else None, lambda: self._shares
+        ).show(self.metrics)
         return HttpServer(
             listener, Endpoints(lambda: Probe(True), self.ready, self.metrics.render)
         )

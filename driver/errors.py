@@ -38,7 +38,8 @@ class DeviceConflictError(ClaimError):
 
 
 class DeviceHeldError(DeviceConflictError):
-    """Another claim holds the device, perhaps only until its unprepare that is under way."""
+    """Another claim holds the device, perhaps only until its unprepare that is under way; or a
+    process does that may be ending."""
 
 
 class HardwareError(DriverError):

@@ -33,6 +33,10 @@ class Metrics:
         return self._series.cards
 
     @property
+    def daemons(self) -> "Gauge":
+        return self._series.daemons
+
+    @property
     def recovered(self) -> "Counter":
         return self._series.recovered
 

@@ -3,30 +3,40 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Protocol
 
 from api.policy import NodePolicy
 from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
-from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.devices import Device, MigPartition, MpsGpu, WholeGpu
 from driver.model.gpu import DeviceNode, Gpu, GpuProcess, Inventory
 from driver.model.health import CardHealth
 from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
 from driver.model.readings import CardReading, XidEvent
-from driver.model.view import Mount, NodeView
+from driver.model.shares import SharingFacts
+from driver.model.usage import ProcessUse
+from driver.model.view import MpsFolders, NodeView
+from driver.mounting import Mounts
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
-from driver.plan.facts import gpu_from_dict, gpu_to_dict
-from driver.plan.health import after_boot, describe, from_dict, next_health, taints, to_dict
+from driver.plan.health import describe, next_health, taints
+from driver.plan.layout import EVERYTHING, is_kept_out
+from driver.plan.partitions import rule_of
 from driver.plan.prepare import Foreign
 from driver.plan.resources import Taint, driver_resources
 from driver.plan.topology import pci_order
+from driver.remembering import Versions, from_values, to_values
+from driver.sharing import Seen, Sharing
 from driver.state.known import Known
 from driver.strangers import Strangers
 from kubeletplugin.contract import DesiredPool, DeviceHealth
 
 log = logging.getLogger(__name__)
+
+MPS_BACK = "MpsDaemonBack"  # Event
+
+_MPS_SERVER = "nvidia-cuda-mps"  # "-control" and "-server", cut to 15 bytes
 
 
 class Hardware(Protocol):
@@ -41,6 +51,11 @@ class Hardware(Protocol):
     ) -> tuple[GpuProcess, ...]: ...
     def instances(self, gpu: GpuUuid) -> tuple[MigInstance, ...]: ...
     def partition(self, gpu: GpuUuid, placement: Placement) -> MigDevice | None: ...
+    def uses(self, gpu: GpuUuid) -> tuple[ProcessUse, ...]: ...
+    def mps_folders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, MpsFolders]: ...
+    def time_slice_problem(self, gpu: GpuUuid) -> str: ...
+    @property
+    def known_folders(self) -> dict[GpuUuid, MpsFolders]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,8 @@ class Change:
     gpu: GpuUuid
     text: str  # empty: all is well again
     reason: str = "GPUUnhealthy"  # of the Event
+    mended: str = "GPUHealthy"  # of the Event that all is well again
+    again: str = "is healthy again"
 
 
 class NodeCards:
@@ -77,16 +94,22 @@ class NodeCards:
         self._driver, self._pool, self._boot_id = driver, pool, boot_id
         self._gpus: dict[GpuUuid, Gpu] = {}
         self._health: dict[GpuUuid, CardHealth] = {}
-        self._versions: tuple[str, tuple[int, int]] = ("", (0, 0))  # as last enumerated
+        self._versions: Versions = ("", (0, 0))  # as last enumerated
         self._strangers = Strangers(hardware)
         self._uncounted: dict[GpuUuid, tuple[str, ...]] = {}
-        self._mounts: tuple[DriverFiles | None, tuple[Mount, ...]] = (None, ())
+        self._mounts = Mounts()
+        self.shares = Sharing(hardware.known_folders)
         self._down = ""  # why NVML as a whole does not answer
 
     @property
     def gpus(self) -> Mapping[GpuUuid, Gpu]:
         """Every card known, lost ones included."""
         return self._gpus
+
+    @property
+    def sharing(self) -> SharingFacts:
+        """What the node has for sharing cards, as last told."""
+        return self.shares.facts
 
     @property
     def health(self) -> Mapping[GpuUuid, CardHealth]:
@@ -97,19 +120,11 @@ class NodeCards:
     def load(self) -> None:
         """Take up what an earlier process knew; health of another boot starts anew."""
         values = self._known.load()
-        for raw in values.get("gpus", ()):
-            try:
-                gpu = gpu_from_dict({key: raw[key] for key in raw if key != "health"})
-                health = from_dict(raw.get("health", {}))
-            except StateError as error:
-                log.warning("a remembered card is forgotten: %s", error)
-                continue
-            self._gpus[gpu.uuid] = gpu
-            same_boot = values.get("bootID") == self._boot_id
-            self._health[gpu.uuid] = health if same_boot else after_boot(health)
+        found = from_values(values, self._boot_id)
+        self._versions = found.versions
+        self._gpus, self._health = found.gpus, found.health
         self._strangers.from_data(values.get("adopted"))
-        cuda = values.get("cudaDriverVersion", (0, 0))
-        self._versions = (values.get("driverVersion", ""), (int(cuda[0]), int(cuda[1])))
+        self.shares.from_data(values.get("sharing", {}))
 
     def refresh(self, held: Set[GpuUuid], places: Callable[[], Set[Place]]) -> tuple[Change, ...]:
         """Enumerate the cards anew; returns what is strange on them. Blocks.
@@ -150,7 +165,7 @@ class NodeCards:
         ordered = sorted(gpus.values(), key=lambda gpu: pci_order(gpu.pci))
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
-        devices = node_devices(self.inventory, self.policy, self._strangers.adopted)
+        devices = node_devices(self.inventory, self.policy, self._strangers.adopted, self.sharing)
         self.devices = {each.name: each for each in devices}
         for gpu in ordered:
             left_out = uncovered(gpu)
@@ -177,21 +192,41 @@ class NodeCards:
             if describe(before[uuid]) != describe(after[uuid])
         )
 
+    def take_sharing(self, seen: Seen) -> tuple[Change, ...]:
+        """Take in a look at the MPS supervisor; returns the cards whose daemon died or is back."""
+        facts, before = self.shares.facts, {gpu: self.shares.fault(gpu) for gpu in self._gpus}
+        self.shares.take(seen)
+        if self.shares.facts != facts:
+            self._take(self._gpus, self.inventory)
+        return tuple(
+            Change(gpu, now, "MpsDaemonDown", MPS_BACK, "has its MPS control daemon back")
+            for gpu, was in before.items()
+            if bool(now := self.shares.fault(gpu)) != bool(was)
+        )
+
+    @property
+    def takes_turns(self) -> bool:
+        """Whether the policy lets any card be used in turns."""
+        return any("timeslice" in rule_of(gpu, self.policy).modes for gpu in self._gpus.values())
+
+    def look_at_time_slices(self) -> str:
+        """Find out whether time slices can be set; the reason where they cannot. Blocks.
+
+        One card stands for all: what is missing is the program, or what it can do.
+        """
+        gpu = next((gpu for gpu in self._gpus if not self._health[gpu].lost), None)
+        problem = "" if gpu is None else self._hardware.time_slice_problem(gpu)
+        facts = self.shares.facts
+        self.shares.set_intervals(gpu is not None and not problem)
+        if self.shares.facts != facts:
+            self._take(self._gpus, self.inventory)
+        return problem
+
     def save(self) -> None:
         """Keep what is known over a restart; writes only what differs. Blocks."""
-        gpus = [
-            gpu_to_dict(gpu) | {"health": to_dict(self._health[gpu.uuid])}
-            for gpu in self.inventory.gpus
-        ]
-        version, cuda = self._versions
-        values: dict[str, Any] = {
-            "bootID": self._boot_id,
-            "driverVersion": version,
-            "cudaDriverVersion": list(cuda),
-            "gpus": _stripped(gpus),
-        }
-        if adopted := self._strangers.to_data():
-            values["adopted"] = adopted
+        values = to_values(self._versions, self.inventory.gpus, self._health, self._boot_id)
+        more = {"adopted": self._strangers.to_data(), "sharing": self.shares.to_data()}
+        values |= {key: value for key, value in more.items() if value}
         try:
             self._known.save(values)
         except StateError as error:
@@ -201,25 +236,13 @@ class NodeCards:
 
     def pool(self, held: Set[DeviceName], features: Set[str]) -> DesiredPool:
         """What to publish. A device in ``held`` stays, whatever the policy or the card says."""
-        counters = "counters" in features
-        offered = {
-            each.name
-            for each in allocatable(
-                self.inventory, self.policy, self._strangers.adopted, counters=counters
-            )
-        }
-        busy = {self.devices[name].gpu.uuid for name in held if name in self.devices}
-        cut = {
-            each.gpu.uuid
-            for name in held
-            if isinstance(each := self.devices.get(name), MigPartition)
-        }
+        offered = {each.name for each in self._offered(features)}
+        allocated = [self.devices[name] for name in held if name in self.devices]
+        busy = {device.gpu.uuid for device in allocated}
         published: list[Device] = []
         found: dict[DeviceName, Sequence[Taint]] = {}
         for device in self.devices.values():
-            excluded = device.name not in offered
-            if not counters and isinstance(device, WholeGpu) and device.gpu.uuid in cut:
-                excluded = True  # nothing but this keeps the card from being given out twice
+            excluded = device.name not in offered or is_kept_out(device, allocated, features)
             if not excluded or device.name in held:
                 published.append(device)
                 found[device.name] = self._taints(device, busy, held, excluded)
@@ -241,7 +264,24 @@ class NodeCards:
             return [*found[:3], self._taint("migMode", "resetRequired")]
         if device.name not in held and self._is_blocked_by_stranger(device):
             return [*found[:3], self._taint("partition", "strange")]
+        if isinstance(device, MpsGpu) and (why := self._mps_trouble(gpu.uuid)):
+            return [*found[:3], self._taint("mps", why)]
         return found
+
+    def _mps_trouble(self, gpu: GpuUuid) -> str:
+        """As the value of a taint; empty where shares can be prepared."""
+        if self.shares.away:
+            return "supervisorAway"
+        return "daemonDown" if self.shares.fault(gpu) else ""
+
+    def _offered(self, features: Set[str]) -> tuple[Device, ...]:
+        return allocatable(
+            self.inventory,
+            self.policy,
+            self._strangers.adopted,
+            features=features,
+            sharing=self.sharing,
+        )
 
     def _is_blocked_by_stranger(self, device: Device) -> bool:
         place = device.placement if isinstance(device, MigPartition) else None
@@ -251,17 +291,20 @@ class NodeCards:
         return any(overlap(place, each.placement) for each in strange)
 
     def device_health(self, held: Set[DeviceName] = frozenset()) -> tuple[DeviceHealth, ...]:
-        """The list for the kubelet's health stream: whole cards, and partitions that are offered
-        or ``held``. A card's fault reaches all of its partitions."""
-        offered = {
-            each.name for each in allocatable(self.inventory, self.policy, self._strangers.adopted)
-        }
+        """The list for the kubelet's health stream: whole cards, and what else is offered or
+        ``held``. A card's fault reaches all of its devices."""
+        offered = {each.name for each in self._offered(EVERYTHING)}
         return tuple(
-            DeviceHealth(self._pool, device.name, health.healthy, describe(health))
+            self._health_of(device)
             for device in self.devices.values()
             if isinstance(device, WholeGpu) or device.name in offered or device.name in held
-            for health in (self._health[device.gpu.uuid],)
         )
+
+    def _health_of(self, device: Device) -> DeviceHealth:
+        health = self._health[device.gpu.uuid]
+        fault = self.shares.fault(device.gpu.uuid) if isinstance(device, MpsGpu) else ""
+        told = "; ".join(filter(None, [describe(health), fault]))
+        return DeviceHealth(self._pool, device.name, health.healthy and not fault, told)
 
     def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView:
         """The node as a container of these cards and partitions will see it. Blocks.
@@ -288,21 +331,32 @@ class NodeCards:
                 and (device := self._hardware.partition(uuid, place)) is not None
             },
             control_nodes=self._hardware.control_nodes(),
-            mounts=self._mounts_of(files),
+            mounts=self._mounts.of(files),
+            mps=self._hardware.mps_folders(wanted),
         )
-
-    def _mounts_of(self, files: DriverFiles) -> tuple[Mount, ...]:
-        """Made once for the value that the hardware hands out until something changed."""
-        known, mounts = self._mounts
-        if known is not files:
-            mounts = _mounts(files)
-            self._mounts = (files, mounts)
-        return mounts
 
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None
     ) -> tuple[GpuProcess, ...]:
         return self._hardware.processes(gpu, placement)
+
+    def uses(self, gpu: GpuUuid) -> tuple[ProcessUse, ...]:
+        """What each process uses of the card. Blocks."""
+        return self._hardware.uses(gpu)
+
+    def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
+        """Processes on a card that no claim holds; servers of MPS that are just ending are none.
+        Blocks."""
+        return tuple(
+            GpuProcess(each.pid, each.memory, name=each.name)
+            for each in self._hardware.uses(gpu)
+            if not each.name.startswith(_MPS_SERVER)
+        )
+
+    def evicts(self, gpu: GpuUuid) -> bool:
+        """Whether pods that use more memory of the card than they have are evicted."""
+        card = self._gpus.get(gpu)
+        return card is not None and rule_of(card, self.policy).sharing.eviction == "overMemory"
 
     def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]:
         """Instances on the card now that are not among ``ours``. Blocks."""
@@ -321,24 +375,3 @@ def _strange(instance: MigInstance) -> str:
         f"GPU instance {instance.id} at {instance.placement} was made by another program: it is "
         "left alone, and devices that overlap it are tainted"
     )
-
-
-def _stripped(gpus: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Without the minor: device numbers are never stored, they change over a reboot."""
-    return [{**gpu, "minor": -1} for gpu in gpus]
-
-
-def _mounts(files: DriverFiles) -> tuple[Mount, ...]:
-    """The driver's files, and the names that its links give them.
-
-    Links are mounted as files of their own: without the toolkit's hook nobody makes a link inside
-    the container, and programs look for ``libcuda.so.1``.
-    """
-    mounts = [Mount(host, container) for host, container in files.mounts]
-    by_name = {mount.container_path.rsplit("/", 1)[1]: mount.host_path for mount in mounts}
-    for target, link in files.symlinks:
-        host = by_name.get(target.rsplit("/", 1)[-1])
-        if host is not None:
-            mounts.append(Mount(host, link))
-            by_name.setdefault(link.rsplit("/", 1)[1], host)
-    return tuple(mounts)

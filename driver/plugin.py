@@ -19,6 +19,7 @@ from driver.model.view import NodeView
 from driver.plan.cdi import cdi_device_id, cdi_spec
 from driver.plan.cdi_rules import validate_spec
 from driver.plan.claims import parse_claim
+from driver.plan.layout import is_shared
 from driver.plan.prepare import Foreign, plan_prepare, same_devices
 from driver.state.cdi_dir import CdiDir
 from driver.state.journal import Journal
@@ -40,6 +41,7 @@ class Node(Protocol):
         self, gpu: GpuUuid, placement: Placement | None = None
     ) -> tuple[GpuProcess, ...]: ...
     def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]: ...
+    def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +75,7 @@ class GpuDriver:
         self._lanes = lanes
         self._sound: Any = None  # the edits common to all claims that were last found valid
         self.holder_patience_s = _HOLDER_PATIENCE_S
+        self.on_claim: Callable[[Object], None] = lambda _: None
         self.on_prepared: Callable[[Record], None] = lambda _: None
         self.on_released: Callable[[Record], None] = lambda _: None
 
@@ -83,6 +86,7 @@ class GpuDriver:
             DriverError: the claim's text for the pod's events; nothing of it is left prepared.
         """
         wanted = parse_claim(claim, self._identity.driver, self._identity.pool)
+        self.on_claim(claim)
         record, fresh = await self._once_free(wanted)
         if fresh:
             log.info("claim %s prepared: %s", record.claim, _names(record), extra=facts(record))
@@ -149,6 +153,20 @@ class GpuDriver:
         self._validate(spec)
         return self._cdi.ensure(record.claim.uid, spec)
 
+    def mend(self, record: Record) -> bool:
+        """Do the steps of a prepared claim again where their effect is gone. Blocks; call it in
+        the lanes of the claim's cards. True: they were done.
+
+        Raises:
+            DriverError: they cannot be done now; the record is kept.
+        """
+        if self._journal.get(record.claim.uid) != record:
+            return False  # released, or made good by a prepare
+        if not needs_redo(record, self._identity.boot_id) and self._executor.stands(record):
+            return False
+        self._executor.redo(record, self._identity.boot_id)
+        return True
+
     def _validate(self, spec: Mapping[str, Any]) -> None:
         """``validate_spec``, which takes longer than all else where it checks the driver's files
         again: each part is checked by itself, and the common one rarely changes."""
@@ -213,7 +231,18 @@ class GpuDriver:
         others = self._journal.records_on(self._touched(claim))
         devices = self._node.devices
         foreign = self._foreign(claim, others)
-        return plan_prepare(claim, devices, others, self._identity.boot_id, foreign)
+        processes = self._strangers(claim, others)
+        return plan_prepare(claim, devices, others, self._identity.boot_id, foreign, processes)
+
+    def _strangers(
+        self, claim: AllocatedClaim, others: Iterable[Record]
+    ) -> dict[GpuUuid, tuple[GpuProcess, ...]]:
+        """Processes on the cards of which this claim would have the first share: they were there
+        before, and no limit holds them."""
+        devices = [self._node.devices.get(each.device) for each in claim.allocations]
+        shared = {each.gpu.uuid for each in devices if each is not None and is_shared(each)}
+        held = {gpu for record in others if record.claim.uid != claim.uid for gpu in record.gpus}
+        return {gpu: self._node.strangers(gpu) for gpu in sorted(shared - held)}
 
     def _foreign(self, claim: AllocatedClaim, others: Iterable[Record]) -> list[Foreign]:
         """Instances of other programs on the cards that the claim cuts up, or takes out of use as

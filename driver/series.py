@@ -36,6 +36,12 @@ class Series:
             ["state"],
             registry=self.registry,
         )
+        self.daemons = Gauge(
+            "aliquot_mps_daemons",
+            "MPS control daemons of the node by state",
+            ["state"],
+            registry=self.registry,
+        )
         self.recovered = Counter(
             "aliquot_recovered_claims",
             "Claims repaired at start or by the reconciler, by what was done",

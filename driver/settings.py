@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from pathlib import Path
 
+from mps.settings import Settings as Supervisor
+
 DEFAULT_DRIVER = "gpu.aliquot.dev"
 
 
@@ -22,9 +24,11 @@ class Settings:
     kubeconfig: str | None = None  # None: the service account, else the usual places
     simulate: str | None = None  # "h100-80gb:8"
     simulate_root: Path = Path("/var/lib/aliquot/sim")
+    mps_socket: Path | None = Supervisor().socket_path  # None: no shares by MPS
     http_address: str = ":8080"  # "": no health and metrics endpoint
     claim_cache: bool = False
     instance: str | None = None  # the pod's UID, for sockets of its own
+    watchdog_interval_s: float = 10.0  # how often the use of shares is looked at
     health_interval_s: float = 5.0  # the kubelet's health stream and taints are this fresh
     refresh_interval_s: float = 30.0  # cards that come and go, policy file
     reconcile_interval_s: float = 60.0

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from driver.model.claims import Record
 from driver.model.gpu import Gpu
 from driver.model.ids import ClaimUid, GpuUuid
-from driver.plan.status import already_says, status_patch
+from driver.plan.status import NO_TROUBLES, Troubles, already_says, status_patch
 from kubeletplugin.claims import claim_path
 from kubeletplugin.contract import Object
 from kubeletplugin.kube import ApiError, KubeClient, Unreachable
@@ -27,6 +27,7 @@ class StatusWriter:
     def __init__(
         self, client: KubeClient, driver: str, gpus: Callable[[], Mapping[GpuUuid, Gpu]]
     ) -> None:
+        self.troubles: Callable[[Record], Troubles] = lambda _: NO_TROUBLES
         self._client = client
         self._driver = driver
         self._gpus = gpus
@@ -104,7 +105,9 @@ class StatusWriter:
 
     def _patch(self, record: Record) -> Object:
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        return status_patch(record, self._gpus(), driver=self._driver, now=now)
+        return status_patch(
+            record, self._gpus(), driver=self._driver, now=now, troubles=self.troubles(record)
+        )
 
 
 def _advice(error: ApiError) -> str:

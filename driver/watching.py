@@ -15,6 +15,7 @@ from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import Place
 from driver.model.readings import CardReading, XidEvent
 from driver.node import Change, NodeCards
+from driver.sharing import Seen
 from driver.state.journal import Journal
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,7 @@ class CardWatch:
         self._tell = tell
         self._turn = asyncio.Lock()
         self._stop = threading.Event()
+        self._no_intervals = ""  # why time slices cannot be set
         self.problem = ""  # why NVML as a whole does not answer
         self.answered = False  # NVML was asked at least once, successfully or not
 
@@ -144,11 +146,30 @@ class CardWatch:
             log.warning(
                 "card %s: %s",
                 change.gpu,
-                change.text or "healthy again",
+                change.text or change.again,
                 extra={"gpu": change.gpu},
             )
             self._tell(change)
         self._publish()
+
+    async def take_sharing(self, seen: Seen) -> None:
+        """Another look at the MPS supervisor."""
+        async with self._turn:
+            changes = self._cards.take_sharing(seen)
+            await asyncio.to_thread(self._cards.save)
+        self._report(changes)
+
+    async def look_at_time_slices(self) -> None:
+        """Find out whether they can be set; said once where they cannot."""
+        if not self._cards.takes_turns:
+            return
+        async with self._turn:
+            problem = await asyncio.to_thread(self._cards.look_at_time_slices)
+            await asyncio.to_thread(self._cards.save)
+        if problem != self._no_intervals:
+            self._no_intervals = problem
+            log.info("intervals of time slices: %s", problem or "can be set")
+            self._publish()
 
     async def listen(self) -> None:
         """Wait for NVML's events for ever, on a thread of its own; its bugs are raised here."""

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-PACKAGES = ("api", "kubeletplugin", "driver", "controller", "cli", "e2e", "bench")
+PACKAGES = ("api", "kubeletplugin", "driver", "mps", "controller", "cli", "e2e", "bench")
 MODULE_LINES, MEDIAN_LINES, FUNCTION_LINES = 400, 150, 60
 
 

@@ -1,5 +1,6 @@
 """Cards as the driver's core needs them: read, do, undo, look again. All calls block."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import assert_never
 
@@ -8,12 +9,26 @@ from driver.hw.devnodes import control_nodes, gpu_nodes
 from driver.hw.discover import discover, unlisted
 from driver.hw.libraries import DriverFileCache, DriverFiles
 from driver.hw.mig import MigCards
+from driver.hw.mps import MpsCards
 from driver.hw.nvml import Nvml
 from driver.hw.sysfs import Sysfs
+from driver.hw.timeslice import TimeSlices
+from driver.hw.usage import CardUsage
 from driver.model.gpu import ComputeMode, DeviceNode, GpuProcess, Inventory
 from driver.model.ids import GpuUuid, PciAddress
 from driver.model.mig import MigDevice, MigInstance, Placement
-from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode, Step
+from driver.model.steps import (
+    CreateMigDevice,
+    EnsureMigMode,
+    MpsNamespace,
+    ServeMps,
+    SetComputeMode,
+    SetTimeSlice,
+    Step,
+    TimeSliceInterval,
+)
+from driver.model.usage import ProcessUse
+from driver.model.view import MpsFolders
 
 
 class Cards:
@@ -24,12 +39,17 @@ class Cards:
     HardwareError or one of its kinds.
     """
 
-    def __init__(self, nvml: Nvml, root: Path, host_root: Path | None = None) -> None:
+    def __init__(
+        self, nvml: Nvml, root: Path, host_root: Path | None = None, mps: MpsCards | None = None
+    ) -> None:
         self._nvml = nvml
         self._root = root
         self._host_root = host_root or root
         self._files = DriverFileCache(root, host_root)
         self._mig = MigCards(nvml, root)
+        self._time = TimeSlices(root)
+        self._usage = CardUsage(nvml, root)
+        self.mps = mps or MpsCards(None)
 
     # Reading -----------------------------------------------------------------------------
 
@@ -66,6 +86,23 @@ class Cards:
         instance = self._mig.instance_id(gpu, placement)
         return tuple(each for each in found if each.gpu_instance == instance)
 
+    def uses(self, gpu: GpuUuid) -> tuple[ProcessUse, ...]:
+        """What each process uses of the card, clients of MPS included, and in which pod it is."""
+        return self._usage.uses(gpu)
+
+    @property
+    def known_folders(self) -> dict[GpuUuid, MpsFolders]:
+        """Where clients find the daemon of each card that was ever seen served; to be added to."""
+        return self.mps.folders
+
+    def mps_folders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, MpsFolders]:
+        """Of those of ``gpus`` that have, or had, a control daemon."""
+        return {gpu: self.mps.folders[gpu] for gpu in gpus if gpu in self.mps.folders}
+
+    def time_slice_problem(self, gpu: GpuUuid) -> str:
+        """Why the time slice of the card cannot be set; empty where it can."""
+        return self._time.problem(gpu)
+
     # Partitions --------------------------------------------------------------------------
 
     def instances(self, gpu: GpuUuid) -> tuple[MigInstance, ...]:
@@ -87,6 +124,12 @@ class Cards:
                 self._mig.ensure_mode(step)
             case CreateMigDevice():
                 self._mig.create(step)
+            case ServeMps():
+                self.mps.serve(step)
+            case MpsNamespace():
+                self.mps.add(step)
+            case SetTimeSlice(gpu, interval):
+                self._time.set(gpu, interval)
             case _:
                 assert_never(step)
 
@@ -99,6 +142,12 @@ class Cards:
                 pass  # the next claim decides
             case CreateMigDevice():
                 self._mig.destroy(step)
+            case ServeMps(gpu):
+                self.mps.stop(gpu)
+            case MpsNamespace():
+                self.mps.remove(step)
+            case SetTimeSlice(gpu):
+                self._time.set(gpu, TimeSliceInterval.DEFAULT)
             case _:
                 assert_never(step)
 
@@ -111,6 +160,12 @@ class Cards:
                 return self._mig.in_mode(step)
             case CreateMigDevice():
                 return self._mig.present(step)
+            case ServeMps():
+                return self.mps.serves(step)
+            case MpsNamespace():
+                return self.mps.has(step)
+            case SetTimeSlice(gpu, interval):
+                return self._time.read(gpu) is interval
             case _:
                 assert_never(step)
 

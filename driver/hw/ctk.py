@@ -1,14 +1,11 @@
 """The container edits that NVIDIA's toolkit would make, where the node has it."""
 
 import json
-import os
-import signal
-import subprocess
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from driver.errors import HardwareError
+from driver.hw.program import run_program
 
 DEFAULT_TIMEOUT_S = 30.0
 
@@ -44,29 +41,11 @@ def _is_mps(call: str, mount: object) -> bool:
 
 
 def _run(call: str, nvidia_ctk: Path, timeout_s: float) -> str:
-    try:
-        process = subprocess.Popen(  # noqa: S603 - a path of the node's own configuration
-            [nvidia_ctk, "cdi", "generate", "--format=json"],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            errors="replace",
-            start_new_session=True,  # so that its children end with it
-        )
-    except OSError as error:
-        raise HardwareError(call, f"cannot be run: {error.strerror}") from error
-    with process:
-        try:
-            output, complaint = process.communicate(timeout=timeout_s)
-        except subprocess.TimeoutExpired as error:
-            with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            raise HardwareError(call, f"did not end within {timeout_s:g} s; killed") from error
-    if process.returncode != 0:
-        last = complaint.strip().rpartition("\n")[2] or "no message"
-        raise HardwareError(call, f"ended with status {process.returncode}: {last}")
-    return output
+    printed = run_program([nvidia_ctk, "cdi", "generate", "--format=json"], timeout_s)
+    if printed.status != 0:
+        last = printed.complaint.strip().rpartition("\n")[2] or "no message"
+        raise HardwareError(call, f"ended with status {printed.status}: {last}")
+    return printed.output
 
 
 def _parse(call: str, output: str) -> object:

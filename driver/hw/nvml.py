@@ -305,9 +305,11 @@ class Nvml:
         """Needs root. EXCLUSIVE_PROCESS is NOT_SUPPORTED in MIG mode."""
         ask("nvmlDeviceSetComputeMode", handle, mode.value)
 
-    def processes(self, handle: Handle) -> tuple[GpuProcess, ...]:
-        """Processes with a compute context; ``memory`` None where the kernel does not tell."""
-        found = ask("nvmlDeviceGetComputeRunningProcesses_v3", handle)
+    def processes(self, handle: Handle, *, mps: bool = False) -> tuple[GpuProcess, ...]:
+        """Processes with a compute context, or with ``mps`` the clients of MPS servers;
+        ``memory`` None where the kernel does not tell."""
+        kind = "MPSCompute" if mps else "Compute"
+        found = ask(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle)
         return tuple(
             GpuProcess(
                 int(one.pid),

@@ -8,6 +8,7 @@ from typing import Any
 from driver.model.gpu import ComputeMode
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid, RequestName
 from driver.model.mig import Place, Placement
+from driver.model.shares import Consumed, Share, Wishes
 from driver.model.steps import Step
 
 
@@ -22,6 +23,8 @@ class Allocation:
     share_id: str | None = None  # only devices that are allocated many times
     admin: bool = False  # adminAccess: neither conflicts nor counts (KEP-5018)
     compute_mode: ComputeMode | None = None  # from the opaque config; None: leave the card's
+    consumed: Consumed | None = None  # only devices that are allocated many times
+    wishes: Wishes = field(default_factory=Wishes)  # from the opaque config
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,10 @@ class Held:
 
     allocation: Allocation
     gpu: GpuUuid
-    type: str  # "gpu" or "mig"; "mps" and "timeslice" join them
+    type: str  # "gpu", "mig", "mps" or "timeslice"; a share that is all of its card is "gpu"
     placement: Placement | None = None  # of a partition; None: the whole card
     profile: str | None = None  # of a partition, "1g.10gb"
+    share: Share | None = None  # of a card that others may have shares of too
 
     @property
     def place(self) -> Place:

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, field
 from enum import Enum
 
-from driver.model.ids import GpuUuid, PciAddress
+from driver.model.ids import ClaimUid, GpuUuid, PciAddress
 from driver.model.units import Bytes
 
 
@@ -135,3 +135,5 @@ class GpuProcess:
     pid: int
     memory: Bytes | None
     gpu_instance: int | None = None  # where in a card in MIG mode
+    name: str = ""  # of its program, where that was asked for
+    claim: ClaimUid | None = None  # whose it is, where that was found out

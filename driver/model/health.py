@@ -23,6 +23,7 @@ class CardHealth:
     recovery_action: int = 0  # nvmlDeviceGpuRecoveryAction_t; 0 is "none"
     ecc: bool = False  # uncorrected errors since the last reset
     repair: Repair = Repair.NONE
+    mps: str | None = None  # why the MPS control daemon that claims use is down
 
     @property
     def healthy(self) -> bool:
@@ -33,4 +34,5 @@ class CardHealth:
             or self.recovery_action
             or self.ecc
             or self.repair is not Repair.NONE
+            or self.mps is not None
         )

@@ -5,6 +5,7 @@ is known before it runs, and equal steps of two claims are one effect.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 from typing import TypeAlias
 
 from driver.model.gpu import ComputeMode
@@ -44,4 +45,46 @@ class CreateMigDevice:
     placement: Placement
 
 
-Step: TypeAlias = SetComputeMode | EnsureMigMode | CreateMigDevice  # MPS steps join it
+class TimeSliceInterval(Enum):
+    """Values of ``nvidia-smi compute-policy --set-timeslice``."""
+
+    DEFAULT = 0
+    SHORT = 1
+    MEDIUM = 2
+    LONG = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ServeMps:
+    """The card's MPS control daemon runs with these defaults, set before its first server. Its
+    inverse stops the daemon. They are a state of the card, never a claim's: all shares of a card
+    that live at the same time have the same value."""
+
+    gpu: GpuUuid
+    memory_limit: int | None  # bytes, in whole MiB, for each client process; None: unset
+    compute_percent: int | None  # 1 to 100; None: unset
+    protocol: int  # 2, or 3 (driver R615 and newer)
+
+
+@dataclass(frozen=True, slots=True)
+class MpsNamespace:
+    """A namespace of the card's daemon with limits of its own (protocol 3 only), which its
+    clients cannot raise. Its inverse deletes the namespace."""
+
+    gpu: GpuUuid
+    name: str  # [a-z0-9_]{1,64}, of claim UID and position
+    memory_limit: int | None  # as in ServeMps
+    compute_percent: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class SetTimeSlice:
+    """How long a process may run before another gets its turn. Its inverse is DEFAULT."""
+
+    gpu: GpuUuid
+    interval: TimeSliceInterval
+
+
+Step: TypeAlias = (
+    SetComputeMode | EnsureMigMode | CreateMigDevice | ServeMps | MpsNamespace | SetTimeSlice
+)

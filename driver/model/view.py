@@ -18,6 +18,15 @@ class Mount:
 
 
 @dataclass(frozen=True, slots=True)
+class MpsFolders:
+    """Where the clients of a card's control daemon find it; containers have the same paths."""
+
+    pipe: str  # at most 87 bytes with all that is named below it
+    shm: str | None = None  # mounted as /dev/shm; None: nothing is needed
+    server: str | None = None  # protocol 3: the name below ``pipe`` that namespaces are in
+
+
+@dataclass(frozen=True, slots=True)
 class NodeView:
     """The node now. Device numbers and files move over a reboot: they are read, not recorded."""
 
@@ -25,6 +34,7 @@ class NodeView:
     gpus: Mapping[GpuUuid, Gpu]
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]]  # only nodes that exist
     partitions: Mapping[Place, MigDevice] = field(default_factory=dict)  # only those that exist
+    mps: Mapping[GpuUuid, MpsFolders] = field(default_factory=dict)  # of cards with a daemon
     control_nodes: tuple[DeviceNode, ...] = ()  # /dev/nvidiactl, /dev/nvidia-uvm, …
     mounts: tuple[Mount, ...] = ()
     common: Mapping[str, Any] = field(

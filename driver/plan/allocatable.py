@@ -1,15 +1,19 @@
 """Which devices the node offers, and in which order."""
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from typing import assert_never
 
-from api.policy import GpuPolicy, NodePolicy
-from driver.model.devices import Device, MigPartition, WholeGpu
+from api.policy import NodePolicy
+from driver.model.devices import Device, MigPartition, MpsGpu, TimeSlicedGpu, WholeGpu
 from driver.model.gpu import Gpu, Inventory
 from driver.model.ids import GpuUuid
+from driver.model.shares import SharingFacts
+from driver.plan.kinds import device_type
+from driver.plan.layout import COUNTERS, EVERYTHING, offered_modes
 from driver.plan.names import device_names
-from driver.plan.partitions import Adopted, may_toggle, partitions, rule_of
+from driver.plan.partitions import Adopted, may_toggle, partitions, rule_of, whole_toggle
+from driver.plan.sharing import NO_SHARING, shared_devices
 from driver.plan.topology import nvlink_groups, pci_order
 
 NOTHING_ADOPTED = Adopted()
@@ -20,31 +24,41 @@ def allocatable(
     policy: NodePolicy,
     adopted: Adopted = NOTHING_ADOPTED,
     *,
-    counters: bool = True,
+    features: Set[str] = EVERYTHING,
+    sharing: SharingFacts = NO_SHARING,
 ) -> tuple[Device, ...]:
     """The devices to publish, in the order in which the scheduler shall take them.
 
     ``policy`` is the one of this node (``NodePolicy.for_node``), ``adopted`` the partitions to
-    offer as they are. Without ``counters`` nothing keeps a card from being given out twice, so it
-    is offered whole or as what exists on it.
+    offer as they are, ``features`` what the cluster can do (``layout.cluster_features``).
+    Without counters nothing keeps a card from being given out twice, so it is offered in one
+    shape: whole, shared, or as what exists on it.
     """
+    modes = {
+        gpu.uuid: offered_modes(rule_of(gpu, policy).modes, features, mps=sharing.mps is not None)
+        for gpu in inventory.gpus
+    }
     return tuple(
         device
-        for device in node_devices(inventory, policy, adopted)
-        if _offered(device, rule_of(device.gpu, policy), adopted, counters)
+        for device in node_devices(inventory, policy, adopted, sharing)
+        if _offered(device, policy, adopted, modes[device.gpu.uuid], COUNTERS in features)
     )
 
 
 def node_devices(
-    inventory: Inventory, policy: NodePolicy, adopted: Adopted = NOTHING_ADOPTED
+    inventory: Inventory,
+    policy: NodePolicy,
+    adopted: Adopted = NOTHING_ADOPTED,
+    sharing: SharingFacts = NO_SHARING,
 ) -> tuple[Device, ...]:
     """Every device that the node could have, offered or not: what a claim may hold."""
     names = device_names(gpu.uuid for gpu in inventory.gpus)
     wholes = (
-        WholeGpu(names[gpu.uuid], gpu, _whole_toggle(gpu, rule_of(gpu, policy)))
+        WholeGpu(names[gpu.uuid], gpu, whole_toggle(gpu, rule_of(gpu, policy)))
         for gpu in whole_order(inventory.gpus, nvlink_groups(inventory))
     )
-    return (*wholes, *partitions(inventory.gpus, names, policy, adopted))
+    shared = shared_devices(inventory, policy, sharing)
+    return (*wholes, *shared, *partitions(inventory.gpus, names, policy, adopted))
 
 
 def whole_order(gpus: Sequence[Gpu], groups: Mapping[GpuUuid, str]) -> tuple[Gpu, ...]:
@@ -69,26 +83,27 @@ def _group(gpu: Gpu, groups: Mapping[GpuUuid, str]) -> str:
     return groups.get(gpu.uuid, gpu.uuid)
 
 
-def _offered(device: Device, rule: GpuPolicy, adopted: Adopted, counters: bool) -> bool:
+def _offered(
+    device: Device,
+    policy: NodePolicy,
+    adopted: Adopted,
+    modes: Set[str],
+    counters: bool,
+) -> bool:
     """Whether policy and MIG mode allow it. A card in MIG mode cannot be used whole
     (dra-driver-nvidia-gpu#719), and one that is not has no partitions, unless a claim may
     change the mode."""
-    gpu, taken = device.gpu, adopted.of(device.gpu.uuid)
+    gpu, rule = device.gpu, rule_of(device.gpu, policy)
+    taken = adopted.of(gpu.uuid)
     in_mig_mode = gpu.mig_mode is not None and gpu.mig_mode.current
     match device:
-        case WholeGpu():
+        case WholeGpu() | MpsGpu() | TimeSlicedGpu():
             usable = not in_mig_mode or may_toggle(gpu, rule)
-            return "gpu" in rule.modes and usable and not taken
+            return device_type(device) in modes and usable and not taken
         case MigPartition(adopted=True):
             return rule.adopt_existing
         case MigPartition(toggle=toggle, placement=placement):
             free = not any(placement.overlaps(other) for _, other in taken)
-            return "mig" in rule.modes and counters and free and (in_mig_mode or toggle)
+            return "mig" in modes and counters and free and (in_mig_mode or toggle)
         case _:
             assert_never(device)
-
-
-def _whole_toggle(gpu: Gpu, rule: GpuPolicy) -> bool | None:
-    """None: nobody cuts this card up, so nobody needs to look at its mode."""
-    toggle = may_toggle(gpu, rule)
-    return toggle if gpu.mig_mode is not None and ("mig" in rule.modes or toggle) else None

@@ -4,11 +4,12 @@ import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias, assert_never
 
-from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.devices import Device, MigPartition, MpsGpu, TimeSlicedGpu, WholeGpu
 from driver.model.gpu import Engines, Gpu, Inventory
 from driver.model.ids import GpuUuid
 from driver.model.units import Bytes, binary_quantity, decimal_quantity
-from driver.plan.kinds import device_type, limits_of_type
+from driver.plan.capacity import shared_capacities
+from driver.plan.kinds import device_type, limits_of
 
 Attribute: TypeAlias = dict[str, Any]  # {"string": …}, {"int": …}, {"bool": …} or {"version": …}
 
@@ -25,7 +26,7 @@ def attributes(
     of the 32 that a device may have.
     """
     gpu = device.gpu
-    held = limits_of_type(device_type(device))
+    held = limits_of(device)
     found = {
         "type": _text(device_type(device)),
         **_identity(device),
@@ -40,7 +41,7 @@ def attributes(
     return {name: value for name, value in found.items() if value is not None}
 
 
-def capacities(device: Device) -> dict[str, dict[str, str]]:
+def capacities(device: Device) -> dict[str, dict[str, Any]]:
     """Capacities by name.
 
     ``memory`` of a whole card is NVML's total rounded down to 1Mi, not what remains after the
@@ -52,6 +53,8 @@ def capacities(device: Device) -> dict[str, dict[str, str]]:
             return _quantities(gpu.memory, gpu.multiprocessors, gpu.engines)
         case MigPartition(profile=profile):
             return _quantities(profile.memory, profile.multiprocessors, profile.engines)
+        case MpsGpu() | TimeSlicedGpu():
+            return shared_capacities(device)
         case _:
             assert_never(device)
 
@@ -87,6 +90,14 @@ def _identity(device: Device) -> dict[str, Attribute | None]:
     match device:
         case WholeGpu(gpu=gpu):
             return {"uuid": _text(gpu.uuid), "wholeCard": _flag(True)}
+        case MpsGpu(gpu=gpu, serve=serve, multi_user=multi_user):
+            return {
+                "uuid": _text(gpu.uuid),
+                "mpsProtocol": _number(serve.protocol),
+                "multiUser": _flag(multi_user),
+            }
+        case TimeSlicedGpu(gpu=gpu):
+            return {"uuid": _text(gpu.uuid)}
         case MigPartition(gpu=gpu, profile=profile, start=start):
             return {
                 "parentUUID": _text(gpu.uuid),
@@ -100,7 +111,7 @@ def _identity(device: Device) -> dict[str, Attribute | None]:
 
 def _reach(device: Device, groups: Mapping[GpuUuid, str]) -> dict[str, Attribute | None]:
     """Partitions reach no other card: NVLink and P2P are off in MIG mode (MIG user guide)."""
-    if not isinstance(device, WholeGpu):
+    if isinstance(device, MigPartition):
         return {}
     return _interconnect(device.gpu, groups.get(device.gpu.uuid)) | {
         "pcieGeneration": _number(device.gpu.pcie_generation),

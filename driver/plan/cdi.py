@@ -1,7 +1,7 @@
 """What the container runtime injects for a prepared claim."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from driver.errors import UnknownDeviceError
@@ -9,14 +9,20 @@ from driver.model.claims import Held, Record
 from driver.model.gpu import DeviceNode, Gpu
 from driver.model.ids import ClaimUid
 from driver.model.mig import MigDevice
-from driver.model.view import NodeView
+from driver.model.shares import Share
+from driver.model.units import Bytes
+from driver.model.view import MpsFolders, NodeView
 
 # The lowest version that allows hostPath and names that start with a digit; podman 4.3 takes no
 # newer one.
 CDI_VERSION = "0.5.0"
 
 _MOUNT_OPTIONS = ("ro", "nosuid", "nodev", "rbind", "rprivate")
+_MIB = 1 << 20
+_DIGITS = 4  # of a fraction, after the point
 _VISIBLE = "NVIDIA_VISIBLE_DEVICES"
+_SHARED_OPTIONS = ("rw", "nosuid", "nodev", "rbind", "rprivate")  # MPS clients write there
+_SHM = "/dev/shm"  # noqa: S108 - the container's, which must be that of the MPS daemon
 _MPS_FOLDER = "nvidia-mps"  # the host's default MPS pipes: never in a container of ours
 
 
@@ -47,7 +53,8 @@ def cdi_spec(record: Record, view: NodeView) -> dict[str, Any]:
     ``/var/run/cdi`` is empty after a reboot and device minors may have moved.
 
     Raises:
-        UnknownDeviceError: a card has no device node; a container would start without its GPU.
+        UnknownDeviceError: a card has no device node, or its MPS daemon no folder; a container
+            would start without its GPU, or without its limits.
     """
     number: Counter[str] = Counter()
     devices = []
@@ -83,30 +90,86 @@ def _device(uid: ClaimUid, held: Held, view: NodeView, prefixes: Iterable[str]) 
                 "reset: delete the pod, so that it is made again for another one"
             )
         nodes = (*nodes, *part.nodes)
-    told = _environment(gpu, held.type, part)
+    told = _environment(gpu, held, part)
+    edits: dict[str, Any] = {
+        "env": [f"{prefix}{key}={value}" for prefix in prefixes for key, value in told.items()],
+        "deviceNodes": [_node(node) for node in nodes],
+    }
+    if held.type == "mps" and held.share is not None:
+        folders = view.mps.get(held.gpu)
+        if folders is None:
+            raise UnknownDeviceError(
+                f"device {held.allocation.device}: the MPS control daemon of card {held.gpu} does "
+                "not run; `aliquot doctor` on the node says what the MPS supervisor lacks"
+            )
+        edits["env"] += _mps_environment(held.share, folders)
+        edits["mounts"] = _mps_mounts(held.share, folders)
     return {
         "name": cdi_device_name(uid, held.allocation.position),
-        "containerEdits": {
-            "env": [
-                f"{prefix}{key}={value}" for prefix in prefixes for key, value in told.items()
-            ],
-            "deviceNodes": [_node(node) for node in nodes],
-        },
+        "containerEdits": edits,
     }
 
 
-def _environment(gpu: Gpu, type_: str, part: MigDevice | None) -> Mapping[str, str]:
-    """Fractions are of what the process sees: all of its card or partition. No size where the
-    card has none of its own."""
-    memory = gpu.memory if part is None else part.memory
+def _environment(gpu: Gpu, held: Held, part: MigDevice | None) -> Mapping[str, str]:
+    """What the process may use, and that as a part of what it sees as total: all of its card or
+    partition, also where it has a share (``cudaMemGetInfo`` knows no MPS limit). No size where
+    the card has none of its own."""
+    total = gpu.memory if part is None else part.memory
+    share = held.share
+    memory, percent = (total, 100) if share is None else (_usable(share, total), _percent(share))
     size = {"MEMORY_BYTES": str(memory)} if memory else {}
     return {
         "UUID": gpu.uuid if part is None else part.uuid,
-        "TYPE": type_,
+        "TYPE": held.type,
         **size,
-        "MEMORY_FRACTION": "1",
-        "COMPUTE_PERCENT": "100",
+        "MEMORY_FRACTION": _fraction(memory, total),
+        "COMPUTE_PERCENT": str(percent),
     }
+
+
+def _usable(share: Share, total: Bytes) -> Bytes:
+    """The limit; of a turn what was asked for, so that frameworks on one card can keep to it."""
+    return share.memory_limit or share.memory or total
+
+
+def _percent(share: Share) -> int:
+    return share.percent_limit or 100
+
+
+def _fraction(memory: Bytes, total: Bytes) -> str:
+    """``0.1756``: rounded down, so that the part is never above the limit."""
+    if memory >= total:
+        return "1"
+    return f"0.{memory * 10**_DIGITS // total:0{_DIGITS}}"
+
+
+def _mps_environment(share: Share, folders: MpsFolders) -> list[str]:
+    """Limits in the environment only where nothing stronger has them: a namespace has its own.
+
+    The daemon sees its card alone, as ordinal 0; an entry for a card that a client does not see
+    would void all limits of that client (MPS documentation).
+    """
+    found = [f"CUDA_MPS_PIPE_DIRECTORY={_pipe(share, folders)}"]
+    if share.namespace is not None:
+        return found
+    if share.memory_limit is not None:
+        found.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={share.memory_limit // _MIB}M")
+    if share.percent_limit is not None:
+        found.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={share.percent_limit}")
+    return found
+
+
+def _mps_mounts(share: Share, folders: MpsFolders) -> list[dict[str, Any]]:
+    """With namespaces only the claim's own: a container cannot see another's."""
+    pipe = _pipe(share, folders)
+    mounts = [_mount(pipe, pipe, _SHARED_OPTIONS)]
+    return [*mounts, _mount(folders.shm, _SHM, _SHARED_OPTIONS)] if folders.shm else mounts
+
+
+def _pipe(share: Share, folders: MpsFolders) -> str:
+    if share.namespace is None:
+        return folders.pipe
+    return "/".join(filter(None, (folders.pipe, folders.server, share.namespace)))
 
 
 def _variable(request: str) -> str:
@@ -152,12 +215,10 @@ def _without_numbers(node: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in node.items() if key not in {"type", "major", "minor"}}
 
 
-def _mount(host_path: str, container_path: str) -> dict[str, Any]:
-    return {
-        "hostPath": host_path,
-        "containerPath": container_path,
-        "options": list(_MOUNT_OPTIONS),
-    }
+def _mount(
+    host_path: str, container_path: str, options: Sequence[str] = _MOUNT_OPTIONS
+) -> dict[str, Any]:
+    return {"hostPath": host_path, "containerPath": container_path, "options": list(options)}
 
 
 def _is_mps(mount: Mapping[str, Any]) -> bool:

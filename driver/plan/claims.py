@@ -7,11 +7,15 @@ from typing import Any, TypeGuard
 
 from api.reading import show
 from api.v1alpha1 import ComputeMode as ConfiguredMode
-from api.v1alpha1 import ConfigError, GpuConfig, merge, parse_config
+from api.v1alpha1 import Config, ConfigError, Configs, merge, parse_config
 from driver.errors import ClaimError, InvalidConfigError, UnknownDeviceError
 from driver.model.claims import AllocatedClaim, Allocation
 from driver.model.gpu import ComputeMode
 from driver.model.ids import ClaimUid, DeviceName, RequestName
+from driver.model.shares import Consumed, Wishes
+from driver.model.steps import TimeSliceInterval
+from driver.model.units import Bytes
+from kubeletplugin.quantities import quantity
 
 _RESULTS = "status.allocation.devices.results"
 _CONFIG = "status.allocation.devices.config"
@@ -25,6 +29,7 @@ _NAME = re.compile(rf"{_LABEL}(\.{_LABEL})*")
 _DEVICE = re.compile(_LABEL)
 _REQUEST = re.compile(f"{_LABEL}(/{_LABEL})?")
 _POOL = re.compile(rf"{_LABEL}([./]{_LABEL})*")
+_MOST = 1 << 62  # of a capacity; the API's numbers have 63 bits
 
 _MODES = {
     ConfiguredMode.DEFAULT: ComputeMode.DEFAULT,
@@ -37,7 +42,7 @@ class _Config:
     """Parameters of ours with the requests they are for; none named: for all."""
 
     requests: frozenset[str]
-    config: GpuConfig
+    config: Config
 
     def covers(self, request: str) -> bool:
         """A config names a request, or one sub-request of it (``main/sub``)."""
@@ -88,11 +93,11 @@ def _allocation(
         text = f"device {device} of pool {found} is allocated, but this node's pool is {pool}"
         raise UnknownDeviceError(f"{path}: {text}")
     share = result.get("shareID")
-    config = GpuConfig()
+    config = Configs()
     for each in configs:
         if each.covers(request):
             config = merge(config, each.config)
-    mode = config.compute_mode
+    mode = config.gpu.compute_mode
     return Allocation(
         position=position,
         request=RequestName(request),
@@ -101,6 +106,46 @@ def _allocation(
         share_id=None if share is None else _text(share, f"{path}.shareID", _UID),
         admin=result.get("adminAccess") is True,
         compute_mode=None if mode is None else _MODES[mode],
+        consumed=_consumed(result, path),
+        wishes=_wishes(config),
+    )
+
+
+def _consumed(result: Mapping[str, Any], path: str) -> Consumed | None:
+    """None where nothing is told, as of a device that is allocated once."""
+    path = f"{path}.consumedCapacity"
+    raw = result.get("consumedCapacity")
+    if not raw:
+        return None
+    amounts = {
+        name: _amount(value, f"{path}.{name}") for name, value in _object(raw, path).items()
+    }
+    memory = amounts.get("memory")
+    return Consumed(
+        memory=None if memory is None else Bytes(memory),
+        compute_percent=amounts.get("computePercent"),
+        shares=amounts.get("shares"),
+    )
+
+
+def _amount(value: object, path: str) -> int:
+    """A capacity in whole units, rounded down: nobody gets more than was counted."""
+    try:
+        amount = quantity(value)
+    except ValueError:
+        raise ClaimError(f"{path}: got {show(value)}, want a quantity") from None
+    if not 0 <= amount <= _MOST:
+        raise ClaimError(f"{path}: got {show(value)}, want 0 or more")
+    return int(amount)
+
+
+def _wishes(config: Configs) -> Wishes:
+    limit, interval = config.mps.memory_limit, config.time_slice.interval
+    return Wishes(
+        memory_limit=None if limit is None else Bytes(limit),
+        percent_limit=config.mps.compute_percent_limit,
+        require=config.mps.require_enforcement,
+        interval=None if interval is None else TimeSliceInterval[interval.upper()],
     )
 
 

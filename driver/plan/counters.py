@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import assert_never
 
-from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.devices import Device, MigPartition, MpsGpu, TimeSlicedGpu, WholeGpu
 from driver.model.gpu import Engines, Gpu, MigProfile
 from driver.model.units import Bytes, binary_quantity, decimal_quantity
 
@@ -20,11 +20,12 @@ _SCARCE = ("jpeg-engines", "ofa-engines")
 def consumed(device: Device, gpu_totals: Mapping[str, int]) -> Mapping[str, int]:
     """What a device takes of its card by counter; memory in bytes.
 
-    A whole card takes all there is, an adopted partition nothing: what it has is not in the
+    A whole card takes all there is, and so does a shared one, once with its first share
+    (kubernetes#134103); an adopted partition nothing: what it has is not in the
     totals to begin with.
     """
     match device:
-        case WholeGpu():
+        case WholeGpu() | MpsGpu() | TimeSlicedGpu():
             return gpu_totals
         case MigPartition(adopted=True):
             return {}

@@ -6,6 +6,7 @@ from typing import Any
 
 from driver.errors import StateError
 from driver.model.gpu import Engines, Fabric, Gpu, MigMode, MigProfile, Nvlink
+from driver.model.shares import MpsFacts, SharingFacts
 
 
 def gpu_to_dict(gpu: Gpu) -> dict[str, Any]:
@@ -41,6 +42,30 @@ def gpu_from_dict(raw: Mapping[str, Any]) -> Gpu:
         return Gpu(**values)
     except (KeyError, TypeError, ValueError) as error:
         raise StateError(f"remembered facts of card {raw.get('uuid')}: {error}") from error
+
+
+def sharing_to_dict(facts: SharingFacts) -> dict[str, Any]:
+    """The fields of ``SharingFacts`` under their own names."""
+    raw = asdict(facts)
+    if facts.mps is not None:
+        raw["mps"]["protocols"] = list(facts.mps.protocols)
+    return raw
+
+
+def sharing_from_dict(raw: Mapping[str, Any]) -> SharingFacts:
+    """The inverse of ``sharing_to_dict``.
+
+    Raises:
+        StateError: a field is missing, unknown or of another shape, as another version wrote it.
+    """
+    values = dict(raw)
+    try:
+        if (mps := values["mps"]) is not None:
+            protocols = tuple(int(each) for each in mps["protocols"])
+            values["mps"] = MpsFacts(**{**mps, "protocols": protocols})
+        return SharingFacts(**values)
+    except (KeyError, TypeError, ValueError) as error:
+        raise StateError(f"remembered facts of sharing: {error}") from error
 
 
 def _profile(raw: Mapping[str, Any]) -> MigProfile:

@@ -46,8 +46,9 @@ def next_health(
 
 
 def after_boot(previous: CardHealth) -> CardHealth:
-    """Health after the node started anew: XIDs were of the boot before, the rest is read again."""
-    return replace(previous, xid=None, calm=0)
+    """Health after the node started anew: XIDs and daemons were of the boot before, the rest is
+    read again."""
+    return replace(previous, xid=None, calm=0, mps=None)
 
 
 def taints(
@@ -64,12 +65,19 @@ def taints(
         "xid": None if health.xid is None else str(health.xid),
         "ecc": "uncorrected" if health.ecc else None,
         "retired": None if health.repair is Repair.NONE else health.repair.value,
+        "mps": "down" if health.mps is not None else None,
     }
     return [
         {"key": f"{driver}/{key}", "value": value, "effect": policy.taint_effect}
         for key, value in found.items()
         if value is not None
     ][:_MAX_TAINTS]
+
+
+def with_mps(previous: CardHealth, failure: str | None) -> CardHealth:
+    """Health of a card whose MPS control daemon is down, or runs again (None). Only of cards on
+    which claims have shares: elsewhere no daemon is missed."""
+    return replace(previous, mps=failure)
 
 
 def describe(health: CardHealth) -> str:
@@ -87,6 +95,7 @@ def describe(health: CardHealth) -> str:
         "" if health.xid is None else f"XID {health.xid}",
         "uncorrected memory errors since the last reset" if health.ecc else "",
         repairs[health.repair],
+        f"its MPS control daemon is down: {health.mps}" if health.mps is not None else "",
         f"could not be read: {health.unreadable}" if health.unreadable else "",
     ]
     return "; ".join(filter(None, found))
@@ -107,6 +116,7 @@ def to_dict(health: CardHealth) -> dict[str, Any]:
         "recoveryAction": health.recovery_action,
         "ecc": health.ecc,
         "repair": health.repair.value,
+        "mps": health.mps,
     }
 
 
@@ -126,6 +136,7 @@ def from_dict(raw: Mapping[str, Any]) -> CardHealth:
         "recoveryAction": number,
         "ecc": (bool,),
         "repair": (str,),
+        "mps": text,
     }
     for key, types in wanted.items():
         if type(values[key]) not in types:
@@ -140,6 +151,7 @@ def from_dict(raw: Mapping[str, Any]) -> CardHealth:
         recovery_action=values["recoveryAction"],
         ecc=values["ecc"],
         repair=Repair(values["repair"]),
+        mps=values["mps"],
     )
 
 
@@ -169,6 +181,7 @@ def _after_reading(previous: CardHealth, reading: CardReading) -> CardHealth:
         recovery_action=action,
         ecc=ecc,
         repair=_repair(previous, reading),
+        mps=previous.mps,
     )
 
 

@@ -1,22 +1,14 @@
 """What the types of devices mean: one place that grows when a type joins the union."""
 
-from dataclasses import dataclass
 from typing import assert_never
 
-from driver.model.devices import Device, MigPartition, WholeGpu
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """By what limits hold (design 9.1): from "none", which only counts, to "hardware"."""
-
-    memory: str
-    compute: str
-
+from driver.model.claims import Held
+from driver.model.devices import Device, MigPartition, MpsGpu, TimeSlicedGpu, WholeGpu
+from driver.model.shares import Limits
 
 # Exclusive use of a card or of a partition is a limit of the hardware.
-_HARDWARE = Limits(memory="hardware", compute="hardware")
-_LIMITS = {"gpu": _HARDWARE, "mig": _HARDWARE}
+HARDWARE = Limits(memory="hardware", compute="hardware")
+NO_LIMITS = Limits(memory="none", compute="none")
 
 
 def device_type(device: Device) -> str:
@@ -26,10 +18,29 @@ def device_type(device: Device) -> str:
             return "gpu"
         case MigPartition():
             return "mig"
+        case MpsGpu():
+            return "mps"
+        case TimeSlicedGpu():
+            return "timeslice"
         case _:
             assert_never(device)
 
 
-def limits_of_type(type_: str) -> Limits:
-    """The limits of a type that ``device_type`` gave; they outlive the device in records."""
-    return _LIMITS[type_]
+def limits_of(device: Device) -> Limits:
+    """What the limits of those who hold the device are worth (design 9.1)."""
+    match device:
+        case WholeGpu() | MigPartition():
+            return HARDWARE
+        case MpsGpu(limits=limits):
+            return limits
+        case TimeSlicedGpu():
+            return NO_LIMITS
+        case _:
+            assert_never(device)
+
+
+def limits_of_held(held: Held) -> Limits:
+    """The same of what a record has; it outlives the device."""
+    if held.allocation.admin:
+        return NO_LIMITS
+    return HARDWARE if held.share is None else held.share.limits

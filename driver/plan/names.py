@@ -19,6 +19,21 @@ def partition_name(card: DeviceName, profile: str, start: int) -> DeviceName:
     return DeviceName(f"{card}-mig-{profile_label(profile)}-{start}")
 
 
+def mps_name(card: DeviceName) -> DeviceName:
+    """``gpu-3f0c2d5a-mps``."""
+    return DeviceName(f"{card}-mps")
+
+
+def timeslice_name(card: DeviceName) -> DeviceName:
+    """``gpu-3f0c2d5a-timeslice``."""
+    return DeviceName(f"{card}-timeslice")
+
+
+def card_part(name: str) -> str:
+    """The name of the card that a device is made of."""
+    return re.split("-(?:mig|mps|timeslice)(?:-|$)", name, maxsplit=1)[0]
+
+
 def device_names(uuids: Iterable[GpuUuid]) -> Mapping[GpuUuid, DeviceName]:
     """``gpu-<hex digits>`` for each card of the node, a DNS label.
 

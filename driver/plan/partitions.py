@@ -47,6 +47,13 @@ def may_toggle(gpu: Gpu, rule: GpuPolicy) -> bool:
     return rule.mig_mode_toggle == "whenIdle"
 
 
+def whole_toggle(gpu: Gpu, rule: GpuPolicy) -> bool | None:
+    """Whether a claim for the card as a whole may turn MIG mode off. None: nobody cuts this card
+    up, so nobody needs to look at its mode."""
+    toggle = may_toggle(gpu, rule)
+    return toggle if gpu.mig_mode is not None and ("mig" in rule.modes or toggle) else None
+
+
 def is_media_variant(profile: str) -> bool:
     """``+me``, ``-me``, ``+gfx``, …: variants of a plain profile."""
     return "+" in profile or "-" in profile

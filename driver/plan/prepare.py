@@ -1,21 +1,42 @@
 """Decide what preparing a claim takes."""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import assert_never
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeAlias, assert_never
 
 from driver.errors import (
+    ClaimError,
     DeviceConflictError,
     DeviceHeldError,
     InvalidConfigError,
     UnknownDeviceError,
 )
 from driver.model.claims import AllocatedClaim, Allocation, ClaimState, Held, Record
-from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.devices import (
+    Device,
+    MigPartition,
+    MpsGpu,
+    SharedGpu,
+    TimeSlicedGpu,
+    WholeGpu,
+)
+from driver.model.gpu import ComputeMode, GpuProcess
 from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import MigInstance, Placement, overlap
-from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode, Step
+from driver.model.shares import Share
+from driver.model.steps import (
+    CreateMigDevice,
+    EnsureMigMode,
+    MpsNamespace,
+    ServeMps,
+    SetComputeMode,
+    SetTimeSlice,
+    Step,
+)
+from driver.plan import shares
 from driver.plan.kinds import device_type
+from driver.plan.names import card_part
+from driver.plan.shares import Holder
 
 _KNOWN_NAMES = 12  # of a node's devices, in an error's text
 
@@ -28,10 +49,8 @@ class Foreign:
     instance: MigInstance
 
 
-@dataclass(frozen=True, slots=True)
-class _Holder:
-    held: Held
-    claim: AllocatedClaim
+_Processes: TypeAlias = Mapping[GpuUuid, Sequence[GpuProcess]]
+_NO_PROCESSES: _Processes = {}
 
 
 def plan_prepare(
@@ -40,6 +59,7 @@ def plan_prepare(
     records: Iterable[Record],
     boot_id: str,
     foreign: Sequence[Foreign] = (),
+    processes: _Processes = _NO_PROCESSES,
 ) -> Record:
     """The record to write before the first change to the node; COMPLETED when nothing changes.
 
@@ -47,47 +67,172 @@ def plan_prepare(
     cards that the claim touches, its own earlier one does no harm. The scheduler should never
     hand out a device twice; the driver is the last line of defence (KEP-4381). Allocations with
     admin access neither conflict nor count nor change anything (KEP-5018). ``foreign`` are the
-    instances on the cards of partitions that other programs made, adopted ones included.
+    instances on the cards of partitions that other programs made, adopted ones included;
+    ``processes`` run on the cards of which this claim would have the first share.
+
+    Steps come in this order: MIG mode, compute mode, MPS daemon and its namespaces, time slice.
 
     Raises:
         UnknownDeviceError: an allocation names a device that is not in ``devices``, or an adopted
             partition that is gone.
-        DeviceConflictError: another claim, another allocation of this one, or an instance of
-            another program holds the card or memory slices of it.
+        DeviceConflictError: another claim, another allocation of this one, an instance or a
+            process of another program holds the card or a part of it.
         InvalidConfigError: the claim's config does not fit the device.
+        ClaimError: an allocation says nothing sound of its share, or limits are worth less than
+            the config demands.
     """
-    holders = [
-        _Holder(held, record.claim)
-        for record in records
-        if record.claim.uid != claim.uid
-        for held in record.held
-        if not held.allocation.admin
-    ]
-    found: list[Held] = []
-    steps: dict[Step, None] = {}  # an ordered set: equal steps are one effect
+    others = [record for record in records if record.claim.uid != claim.uid]
+    planning = _Planning(claim, others, foreign, processes)
     for allocation in claim.allocations:
-        device = _device(allocation, devices)
-        held = _held(allocation, device)
-        found.append(held)
-        if allocation.admin:
-            continue
-        _check_free(device, held, claim, holders)
-        _check_foreign(device, held, foreign)
-        holders.append(_Holder(held, claim))
-        steps |= dict.fromkeys(_steps(device, allocation))
+        planning.add(allocation, _device(allocation, devices))
+    steps = tuple(planning.steps)
     state = ClaimState.STARTED if steps else ClaimState.COMPLETED
-    return Record(claim, tuple(found), tuple(steps), state, boot_id)
+    return Record(claim, tuple(planning.found), steps, state, boot_id)
+
+
+class _Planning:
+    """One claim, allocation by allocation."""
+
+    def __init__(
+        self,
+        claim: AllocatedClaim,
+        others: Sequence[Record],
+        foreign: Sequence[Foreign],
+        processes: _Processes,
+    ) -> None:
+        self.found: list[Held] = []
+        self.steps: dict[Step, None] = {}  # an ordered set: equal steps are one effect
+        self._claim = claim
+        self._foreign = foreign
+        self._processes = processes
+        self._holders = [
+            Holder(held, record.claim)
+            for record in others
+            for held in record.held
+            if not held.allocation.admin
+        ]
+        # As the daemons run now: what the policy says by now is for the next first share.
+        self._serving = {
+            step.gpu: step
+            for record in others
+            for step in record.steps
+            if isinstance(step, ServeMps)
+        }
+
+    def add(self, allocation: Allocation, device: Device) -> None:
+        held = self._held(allocation, device)
+        self.found.append(held)
+        if allocation.admin:
+            return
+        _check_free(device, held, self._claim, self._holders)
+        _check_foreign(device, held, self._foreign)
+        if isinstance(device, MpsGpu | TimeSlicedGpu):
+            held = self._shared(allocation, device, held)
+            self.found[-1] = held
+        self._holders.append(Holder(held, self._claim))
+        self.steps |= dict.fromkeys(self._steps(device, held))
+
+    def _held(self, allocation: Allocation, device: Device) -> Held:
+        gpu, type_ = device.gpu.uuid, device_type(device)
+        match device:
+            case WholeGpu():
+                return Held(allocation, gpu, type_)
+            case MigPartition(profile=profile, placement=placement):
+                return Held(allocation, gpu, type_, placement, profile.name)
+            case MpsGpu() | TimeSlicedGpu():
+                if not allocation.admin and shares.is_whole(device, allocation):
+                    return Held(allocation, gpu, "gpu")
+                return Held(allocation, gpu, type_)
+            case _:
+                assert_never(device)
+
+    def _shared(self, allocation: Allocation, device: SharedGpu, held: Held) -> Held:
+        """With the share in it, unless it is all of the card."""
+        if held.type == "gpu":
+            shares.check_kind(device, allocation, "interval")
+            return held
+        self._check_processes(device)
+        sharers = [other for other in self._holders if other.held.gpu == held.gpu]
+        shares.check_room(device, allocation, sharers, self._claim)
+        if isinstance(device, TimeSlicedGpu):
+            return replace(held, share=shares.time_share(device, allocation, sharers))
+        self._check_one_card(device)
+        serve = self._serving.setdefault(held.gpu, device.serve)
+        return replace(held, share=shares.mps_share(device, allocation, serve, self._claim))
+
+    def _check_processes(self, device: SharedGpu) -> None:
+        """Only where nobody has a share yet: later, processes of others are expected."""
+        running = self._processes.get(device.gpu.uuid, ())
+        if running and not any(other.held.gpu == device.gpu.uuid for other in self._holders):
+            pids = ", ".join(_process(each) for each in running[:_KNOWN_NAMES])
+            raise DeviceHeldError(  # they may be ending: it is looked at again for a while
+                f"{_place(device, None)} is in use by processes that belong to no claim: {pids}; "
+                "no limit would hold against them. End them, or exclude the card in the node "
+                "policy"
+            )
+
+    def _check_one_card(self, device: MpsGpu) -> None:
+        for other in self.found:
+            if other.type == "mps" and other.share and other.gpu != device.gpu.uuid:
+                raise ClaimError(
+                    f"claim {self._claim} has shares of two cards, {other.allocation.device} and "
+                    f"{device.name}, but a process can use the MPS daemon of one card only: ask "
+                    "for them in two claims, for containers of their own, or for whole cards"
+                )
+
+    def _steps(self, device: Device, held: Held) -> tuple[Step, ...]:
+        match device:
+            case WholeGpu(gpu=gpu, toggle=toggle):
+                _check_wishes(held.allocation)
+                return _whole_steps(gpu.uuid, toggle, held.allocation)
+            case MigPartition():
+                return _partition_steps(device, held.allocation)
+            case MpsGpu(gpu=gpu, toggle=toggle) | TimeSlicedGpu(gpu=gpu, toggle=toggle):
+                if held.share is None:
+                    return _whole_steps(gpu.uuid, toggle, held.allocation)
+                return (*_off(gpu.uuid, toggle), *self._share_steps(held, held.share))
+            case _:
+                assert_never(device)
+
+    def _share_steps(self, held: Held, share: Share) -> tuple[Step, ...]:
+        if held.type == "timeslice":
+            return () if share.interval is None else (SetTimeSlice(held.gpu, share.interval),)
+        found: list[Step] = [
+            SetComputeMode(held.gpu, ComputeMode.EXCLUSIVE_PROCESS),
+            self._serving[held.gpu],
+        ]
+        if share.namespace is not None:
+            limits = share.memory_limit, share.percent_limit
+            found.append(MpsNamespace(held.gpu, share.namespace, *limits))
+        return tuple(found)
 
 
 def steps_to_undo(record: Record, others: Iterable[Record]) -> tuple[Step, ...]:
     """The steps of ``record``, last first, that no other claim still needs.
 
-    ``others`` are the other records of its cards; its own among them is passed over.
+    ``others`` are the other records of its cards; its own among them is passed over. What counts
+    is what undoing would take away: two claims that had a card set differently still share it.
     """
     needed = {
-        step for other in others if other.claim.uid != record.claim.uid for step in other.steps
+        _undone(step)
+        for other in others
+        if other.claim.uid != record.claim.uid
+        for step in other.steps
     }
-    return tuple(step for step in reversed(record.steps) if step not in needed)
+    return tuple(step for step in reversed(record.steps) if _undone(step) not in needed)
+
+
+def _undone(step: Step) -> Hashable:
+    """What the inverse of ``step`` takes away: equal for steps that have one inverse."""
+    match step:
+        case SetComputeMode(gpu) | ServeMps(gpu) | SetTimeSlice(gpu):
+            return type(step), gpu
+        case MpsNamespace(gpu, name):
+            return type(step), gpu, name
+        case EnsureMigMode() | CreateMigDevice():
+            return step
+        case _:
+            assert_never(step)
 
 
 def same_devices(record: Record, claim: AllocatedClaim) -> bool:
@@ -112,22 +257,11 @@ def _device(allocation: Allocation, devices: Mapping[DeviceName, Device]) -> Dev
 
 def _names_near(name: DeviceName, devices: Mapping[DeviceName, Device]) -> str:
     """The devices of the same card, or all cards: a node may have hundreds of devices."""
-    card = name.partition("-mig-")[0]
-    near = sorted(each for each in devices if each.partition("-mig-")[0] == card)
-    near = near or sorted(each for each in devices if "-mig-" not in each)
+    card = card_part(name)
+    near = sorted(each for each in devices if card_part(each) == card)
+    near = near or sorted(each for each in devices if card_part(each) == each)
     more = f" and {len(near) - _KNOWN_NAMES} more" if len(near) > _KNOWN_NAMES else ""
     return (", ".join(near[:_KNOWN_NAMES]) or "none") + more
-
-
-def _held(allocation: Allocation, device: Device) -> Held:
-    gpu, type_ = device.gpu.uuid, device_type(device)
-    match device:
-        case WholeGpu():
-            return Held(allocation, gpu, type_)
-        case MigPartition(profile=profile, placement=placement):
-            return Held(allocation, gpu, type_, placement, profile.name)
-        case _:
-            assert_never(device)
 
 
 def _place(device: Device, placement: Placement | None) -> str:
@@ -135,14 +269,20 @@ def _place(device: Device, placement: Placement | None) -> str:
     return f"device {device.name} (card {device.gpu.uuid}{where})"
 
 
+def _process(process: GpuProcess) -> str:
+    return f"{process.pid} ({process.name})" if process.name else str(process.pid)
+
+
 def _check_free(
-    device: Device, held: Held, claim: AllocatedClaim, holders: Iterable[_Holder]
+    device: Device, held: Held, claim: AllocatedClaim, holders: Iterable[Holder]
 ) -> None:
     for other in holders:
         if other.held.gpu != held.gpu or not overlap(other.held.placement, held.placement):
             continue
+        if held.type in ("mps", "timeslice") and other.held.type == held.type:
+            continue  # whether they fit together is another question
         place = _place(device, held.placement)
-        if other.claim is claim and other.held.place == held.place:
+        if other.claim is claim and other.held.allocation.device == device.name:
             raise DeviceConflictError(f"{place} is allocated twice in claim {claim}, wanted: once")
         if other.claim is claim:
             raise DeviceConflictError(
@@ -157,10 +297,10 @@ def _check_free(
 
 def _as_what(other: Held, held: Held) -> str:
     """What the holder has, where it is not the very same device."""
-    if other.place == held.place:
+    if (other.place, other.type) == (held.place, held.type):
         return ""
     if other.placement is None:
-        return " (the whole card)"
+        return f" ({shares.share_text(other)})"
     return f" ({other.profile} at {other.placement})"
 
 
@@ -190,19 +330,32 @@ def _is(device: MigPartition, instance: MigInstance) -> bool:
     return (device.profile.id, device.placement) == (instance.profile_id, instance.placement)
 
 
-def _steps(device: Device, allocation: Allocation) -> tuple[Step, ...]:
-    match device:
-        case WholeGpu(gpu=gpu, toggle=toggle):
-            mode = allocation.compute_mode
-            first = () if toggle is None else (EnsureMigMode(gpu.uuid, False, toggle),)
-            return first if mode is None else (*first, SetComputeMode(gpu.uuid, mode))
-        case MigPartition():
-            return _partition_steps(device, allocation)
-        case _:
-            assert_never(device)
+def _off(gpu: GpuUuid, toggle: bool | None) -> tuple[Step, ...]:
+    return () if toggle is None else (EnsureMigMode(gpu, False, toggle),)
+
+
+def _whole_steps(gpu: GpuUuid, toggle: bool | None, allocation: Allocation) -> tuple[Step, ...]:
+    mode = allocation.compute_mode
+    first = _off(gpu, toggle)
+    return first if mode is None else (*first, SetComputeMode(gpu, mode))
+
+
+def _check_wishes(allocation: Allocation) -> None:
+    """Wishes for shares: a device with limits of the hardware meets every demand, and has no
+    other limits."""
+    wishes = allocation.wishes
+    asked = {
+        "interval": wishes.interval,
+        "memoryLimit": wishes.memory_limit,
+        "computePercentLimit": wishes.percent_limit,
+    }
+    wrong = [key for key, value in asked.items() if value is not None]
+    if wrong:
+        raise InvalidConfigError([shares.not_for(key, allocation.device) for key in wrong])
 
 
 def _partition_steps(device: MigPartition, allocation: Allocation) -> tuple[Step, ...]:
+    _check_wishes(allocation)
     if allocation.compute_mode is not None:
         raise InvalidConfigError(
             [

@@ -4,6 +4,7 @@ The kubelet unprepares what it knows of. A claim that vanished while the plugin 
 kubelet that lost its checkpoint, leaves a record that nobody will ever ask to undo.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
@@ -11,7 +12,7 @@ from typing import TypeAlias
 
 from driver.model.claims import Record
 from driver.model.gpu import GpuProcess
-from driver.model.ids import ClaimUid
+from driver.model.ids import ClaimUid, GpuUuid
 from driver.model.mig import Place
 
 
@@ -49,6 +50,7 @@ class Keep:
 
 
 Decision: TypeAlias = Release | Wait | Keep
+_Processes: TypeAlias = Mapping[Place, tuple[GpuProcess, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ class Clock:
 def decide(
     records: Iterable[Record],
     views: Mapping[ClaimUid, ClaimView],
-    processes: Mapping[Place, tuple[GpuProcess, ...]],
+    processes: _Processes,
     first_seen: Mapping[ClaimUid, float],
     clock: Clock,
 ) -> tuple[Decision, ...]:
@@ -70,11 +72,15 @@ def decide(
 
     A record is released when its claim was seen orphaned at least twice, the first time at least
     ``clock.grace`` ago, and no process runs on a card or partition that it holds. Cards that it
-    has only admin access to may be anybody's and do not count. ``views`` lacks a claim that the
-    API server could not be asked about, ``processes`` a place that could not be read: neither
+    has only admin access to may be anybody's and do not count. On a card that others have shares
+    of too, only processes count that are known to be of this claim. ``views`` lacks a claim that
+    the API server could not be asked about, ``processes`` a place that could not be read: neither
     releases anything. ``first_seen`` is ``orphans`` of the last round.
     """
-    return tuple(_decide(record, views, processes, first_seen, clock) for record in records)
+    known = tuple(records)
+    sharers = Counter(gpu for record in known for gpu in _shared_cards(record))
+    mine = ((record, _of(record, sharers, processes)) for record in known)
+    return tuple(_decide(record, views, found, first_seen, clock) for record, found in mine)
 
 
 def orphans(decisions: Iterable[Decision]) -> dict[ClaimUid, float]:
@@ -85,7 +91,7 @@ def orphans(decisions: Iterable[Decision]) -> dict[ClaimUid, float]:
 def _decide(
     record: Record,
     views: Mapping[ClaimUid, ClaimView],
-    processes: Mapping[Place, tuple[GpuProcess, ...]],
+    processes: _Processes,
     first_seen: Mapping[ClaimUid, float],
     clock: Clock,
 ) -> Decision:
@@ -104,7 +110,24 @@ def _decide(
     return Wait(uid, since, f"{what}, but {in_use}") if in_use else Release(uid, what)
 
 
-def _in_use(record: Record, processes: Mapping[Place, tuple[GpuProcess, ...]]) -> str:
+def _shared_cards(record: Record) -> set[GpuUuid]:
+    return {held.gpu for held in record.held if held.share is not None}
+
+
+def _of(record: Record, sharers: Mapping[GpuUuid, int], processes: _Processes) -> _Processes:
+    """``processes`` without those of others on cards that are shared with others."""
+    together = {gpu for gpu in _shared_cards(record) if sharers[gpu] > 1}
+    if not together:
+        return processes
+    return {
+        (gpu, place): tuple(p for p in found if p.claim == record.claim.uid)
+        if gpu in together
+        else found
+        for (gpu, place), found in processes.items()
+    }
+
+
+def _in_use(record: Record, processes: _Processes) -> str:
     """Why its cards cannot be given away yet; empty when they can."""
     for place in dict.fromkeys(record.places):
         gpu, placement = place

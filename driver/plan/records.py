@@ -1,14 +1,17 @@
 """Between ``Record`` and the journal's JSON."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, assert_never
 
 from api.journal import (
     JournalAllocation,
+    JournalConsumed,
     JournalError,
     JournalPartition,
     JournalRecord,
+    JournalShare,
     JournalStep,
+    JournalWishes,
     decode_record,
     encode_record,
 )
@@ -17,7 +20,18 @@ from driver.model.claims import AllocatedClaim, Allocation, ClaimState, Held, Re
 from driver.model.gpu import ComputeMode
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid, RequestName
 from driver.model.mig import Placement
-from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode, Step
+from driver.model.shares import Consumed, Limits, Share, Wishes
+from driver.model.steps import (
+    CreateMigDevice,
+    EnsureMigMode,
+    MpsNamespace,
+    ServeMps,
+    SetComputeMode,
+    SetTimeSlice,
+    Step,
+    TimeSliceInterval,
+)
+from driver.model.units import Bytes
 
 _MODES = {
     ComputeMode.DEFAULT: "Default",
@@ -25,6 +39,7 @@ _MODES = {
     ComputeMode.PROHIBITED: "Prohibited",
 }
 _MODES_READ = {name: mode for mode, name in _MODES.items()}
+_NOTHING = Wishes()
 
 
 def to_payload(record: Record) -> dict[str, Any]:
@@ -84,6 +99,9 @@ def _write_held(held: Held) -> JournalAllocation:
         admin_access=allocation.admin,
         compute_mode=None if mode is None else _MODES[mode],
         partition=_write_partition(held.profile, held.placement),
+        consumed=_write_consumed(allocation.consumed),
+        wishes=_write_wishes(allocation.wishes),
+        share=_write_share(held.share),
     )
 
 
@@ -98,12 +116,91 @@ def _read_held(allocation: JournalAllocation) -> Held:
             share_id=allocation.share_id,
             admin=allocation.admin_access,
             compute_mode=None if mode is None else _MODES_READ[mode],
+            consumed=_read_consumed(allocation.consumed),
+            wishes=_read_wishes(allocation.wishes),
         ),
         gpu=GpuUuid(allocation.gpu),
         type=allocation.type,
         placement=None if partition is None else _placement(partition),
         profile=None if partition is None else partition.profile,
+        share=_read_share(allocation.share),
     )
+
+
+def _write_consumed(consumed: Consumed | None) -> JournalConsumed | None:
+    if consumed is None:
+        return None
+    return JournalConsumed(consumed.memory, consumed.compute_percent, consumed.shares)
+
+
+def _read_consumed(consumed: JournalConsumed | None) -> Consumed | None:
+    if consumed is None:
+        return None
+    return Consumed(_bytes(consumed.memory), consumed.compute_percent, consumed.shares)
+
+
+def _write_wishes(wishes: Wishes) -> JournalWishes | None:
+    if wishes == _NOTHING:
+        return None
+    require = None if wishes.require == _NOTHING.require else wishes.require
+    interval = _interval_name(wishes.interval)
+    return JournalWishes(wishes.memory_limit, wishes.percent_limit, require, interval)
+
+
+def _read_wishes(wishes: JournalWishes | None) -> Wishes:
+    if wishes is None:
+        return _NOTHING
+    require = wishes.require or _NOTHING.require
+    limit = _bytes(wishes.memory_limit)
+    return Wishes(limit, wishes.percent_limit, require, _interval(wishes.interval))
+
+
+def _write_share(share: Share | None) -> JournalShare | None:
+    if share is None:
+        return None
+    return JournalShare(
+        memory=share.memory,
+        compute_percent=share.compute_percent,
+        memory_by=share.limits.memory,
+        compute_by=share.limits.compute,
+        memory_limit=share.memory_limit,
+        percent_limit=share.percent_limit,
+        multi_user=share.multi_user,
+        namespace=share.namespace,
+        interval=_interval_name(share.interval),
+    )
+
+
+def _read_share(share: JournalShare | None) -> Share | None:
+    if share is None:
+        return None
+    return Share(
+        memory=Bytes(share.memory),
+        compute_percent=share.compute_percent,
+        limits=Limits(share.memory_by, share.compute_by),
+        memory_limit=_bytes(share.memory_limit),
+        percent_limit=share.percent_limit,
+        multi_user=share.multi_user,
+        namespace=share.namespace,
+        interval=_interval(share.interval),
+    )
+
+
+def _bytes(size: int | None) -> Bytes | None:
+    return None if size is None else Bytes(size)
+
+
+def interval_name(interval: TimeSliceInterval) -> str:
+    """``Default``, ``Short``, …: of ``api.policy_sharing.INTERVALS``."""
+    return interval.name.capitalize()
+
+
+def _interval_name(interval: TimeSliceInterval | None) -> str | None:
+    return None if interval is None else interval_name(interval)
+
+
+def _interval(name: str | None) -> TimeSliceInterval | None:
+    return None if name is None else TimeSliceInterval[name.upper()]
 
 
 def _write_partition(profile: str | None, placement: Placement | None) -> JournalPartition | None:
@@ -129,15 +226,55 @@ def _write_step(step: Step) -> JournalStep:
                 partition=_write_partition(profile, placement),
                 profile_id=profile_id,
             )
+        case ServeMps(gpu, memory, percent, protocol):
+            return JournalStep(
+                do="serveMps",
+                gpu=gpu,
+                memory_limit=memory,
+                percent_limit=percent,
+                protocol=protocol,
+            )
+        case MpsNamespace(gpu, name, memory, percent):
+            return JournalStep(
+                do="mpsNamespace",
+                gpu=gpu,
+                name=name,
+                memory_limit=memory,
+                percent_limit=percent,
+            )
+        case SetTimeSlice(gpu, interval):
+            return JournalStep(do="setTimeSlice", gpu=gpu, interval=interval_name(interval))
         case _:
             assert_never(step)
 
 
 def _read_step(step: JournalStep) -> Step:
-    gpu = GpuUuid(step.gpu)
-    if step.partition is not None:
-        place = _placement(step.partition)
-        return CreateMigDevice(gpu, step.partition.profile, step.profile_id, place)
-    if step.mode is not None:
-        return SetComputeMode(gpu, _MODES_READ[step.mode])
-    return EnsureMigMode(gpu, step.on, step.toggle)
+    return _READ_STEP[step.do](GpuUuid(step.gpu), step)
+
+
+def _read_mode(gpu: GpuUuid, step: JournalStep) -> Step:
+    return SetComputeMode(gpu, _MODES_READ[step.mode or ""])
+
+
+def _read_creation(gpu: GpuUuid, step: JournalStep) -> Step:
+    partition = step.partition or JournalPartition("", 0, 0)
+    return CreateMigDevice(gpu, partition.profile, step.profile_id, _placement(partition))
+
+
+def _read_time_slice(gpu: GpuUuid, step: JournalStep) -> Step:
+    return SetTimeSlice(gpu, _interval(step.interval) or TimeSliceInterval.DEFAULT)
+
+
+# What ``decode_record`` lets through is complete for its ``do``.
+_READ_STEP: Mapping[str, Callable[[GpuUuid, JournalStep], Step]] = {
+    "setComputeMode": _read_mode,
+    "ensureMigMode": lambda gpu, step: EnsureMigMode(gpu, step.on, step.toggle),
+    "createMigDevice": _read_creation,
+    "serveMps": lambda gpu, step: ServeMps(
+        gpu, step.memory_limit, step.percent_limit, step.protocol
+    ),
+    "mpsNamespace": lambda gpu, step: MpsNamespace(
+        gpu, step.name, step.memory_limit, step.percent_limit
+    ),
+    "setTimeSlice": _read_time_slice,
+}

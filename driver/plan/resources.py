@@ -1,13 +1,22 @@
 """From devices to the pool to publish."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from typing import Any, TypeAlias
 
-from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.devices import Device, MigPartition, MpsGpu, WholeGpu
 from driver.model.gpu import Inventory
 from driver.model.ids import DeviceName, GpuUuid
 from driver.plan.attributes import attributes, capacities
 from driver.plan.counters import adopted_of, consumed, fits, quantities, totals
+from driver.plan.layout import (
+    COUNTERS,
+    COUNTERS_BESIDE_DEVICES,
+    SHARING,
+    TAINTS,
+    is_shared,
+    side_by_side,
+)
 from driver.plan.names import device_names, profile_label
 from driver.plan.partitions import profile_ranks
 from driver.plan.topology import nvlink_groups, pci_order
@@ -17,10 +26,6 @@ from kubeletplugin.contract import DesiredPool, DesiredSlice
 _MAX_DEVICES = 128
 _MAX_SPECIAL_DEVICES = 64
 _MAX_COUNTER_SETS = 8
-
-COUNTERS_BESIDE_DEVICES = (
-    "countersBesideDevices"  # Kubernetes 1.34 wants them in one ResourceSlice
-)
 
 Taint = Mapping[str, str]  # key, effect and perhaps value
 _Publish: TypeAlias = Callable[[Device], Mapping[str, Any] | None]
@@ -37,32 +42,36 @@ def driver_resources(
 ) -> DesiredPool:
     """The pool as it should be published.
 
-    ``features`` are what the cluster keeps of the optional fields: "taints", "counters",
-    "sharing", and COUNTERS_BESIDE_DEVICES. Without taints, tainted devices are withdrawn unless
-    they are in ``held``: what has an allocation must stay (kubernetes#140802). A taint of effect
-    "None" only informs and withdraws nothing.
+    ``features`` are what the cluster can do (``layout.cluster_features``). Without taints,
+    tainted devices are withdrawn unless they are in ``held``: what has an allocation must stay
+    (kubernetes#140802). A taint of effect "None" only informs and withdraws nothing.
 
     A device keeps its ResourceSlice whatever becomes of the others, so that a fault rewrites one
     of them. For the same reason they are cut to the size with taints wherever a taint may come
     later.
     """
-    counted = _counted(devices, inventory) if "counters" in features else {}
+    counted = _counted(devices, inventory, features)
     usable = [each for each in devices if each.name in held or _fits(each, counted)]
     groups = nvlink_groups(inventory)
+    wholes = {each.gpu.uuid for each in usable if isinstance(each, WholeGpu)}
     entries = {
-        each.name: {"name": each.name, "attributes": attributes(each, inventory, groups)}
-        | _amounts(each, counted)
+        each.name: {
+            "name": each.name,
+            "attributes": attributes(each, inventory, groups)
+            | ({"wholeCard": {"bool": True}} if _stands_for_whole(each, wholes) else {}),
+        }
+        | _amounts(each, counted, features)
         for each in usable
     }
 
     def publish(device: Device) -> Mapping[str, Any] | None:
         entry, found = entries[device.name], taints.get(device.name, ())
-        if "taints" in features:
+        if TAINTS in features:
             return entry | ({"taints": [dict(taint) for taint in found]} if found else {})
         withdrawn = any(taint["effect"] != "None" for taint in found)
         return None if withdrawn and device.name not in held else entry
 
-    special = "taints" in features or counted
+    special = TAINTS in features or counted
     layout = _Layout(_MAX_SPECIAL_DEVICES if special else _MAX_DEVICES, publish)
     if COUNTERS_BESIDE_DEVICES in features:
         return DesiredPool(pool, layout.card_by_card(usable, inventory, counted))
@@ -72,15 +81,27 @@ def driver_resources(
 _Counted: TypeAlias = Mapping[GpuUuid, tuple[str, Mapping[str, int]]]  # set's name and totals
 
 
-def _counted(devices: Sequence[Device], inventory: Inventory) -> _Counted:
+def _counted(devices: Sequence[Device], inventory: Inventory, features: Set[str]) -> _Counted:
     """Counter sets of the cards that are offered in more than one shape."""
+    if COUNTERS not in features:
+        return {}
     cut = {each.gpu.uuid for each in devices if isinstance(each, MigPartition)}
+    if side_by_side(features):
+        shapes = Counter(each.gpu.uuid for each in devices)
+        cut |= {each.gpu.uuid for each in devices if shapes[each.gpu.uuid] > 1}
     names = device_names(gpu.uuid for gpu in inventory.gpus)
     return {
         gpu.uuid: (names[gpu.uuid], totals(gpu, adopted_of(devices, gpu)))
         for gpu in inventory.gpus
         if gpu.uuid in cut
     }
+
+
+def _stands_for_whole(device: Device, wholes: Set[GpuUuid]) -> bool:
+    """Whether it is the one device of its card that gives all of it by default, without being
+    a whole card: classes for whole cards select on that."""
+    is_all = isinstance(device, MpsGpu) and device.whole_by_default
+    return is_all and device.gpu.uuid not in wholes
 
 
 def _fits(device: Device, counted: _Counted) -> bool:
@@ -91,8 +112,14 @@ def _fits(device: Device, counted: _Counted) -> bool:
     return fits(consumed(device, there), there)
 
 
-def _amounts(device: Device, counted: _Counted) -> dict[str, Any]:
+def _amounts(device: Device, counted: _Counted, features: Set[str]) -> dict[str, Any]:
     found: dict[str, Any] = {"capacity": capacities(device)}
+    if is_shared(device):
+        if SHARING not in features:  # held from before: nobody may have it beside its holders
+            return {}
+        found["allowMultipleAllocations"] = True
+        if not side_by_side(features):
+            return found
     name, there = counted.get(device.gpu.uuid, ("", {}))
     if need := quantities(consumed(device, there)):
         found["consumesCounters"] = [{"counterSet": name, "counters": need}]
@@ -109,13 +136,14 @@ class _Layout:
     def kind_by_kind(
         self, devices: Sequence[Device], inventory: Inventory, counted: _Counted
     ) -> tuple[DesiredSlice, ...]:
-        """Whole cards, then a run for each profile, the smallest first, then the counters.
+        """Whole and shared cards, then a run for each profile, the smallest first, then the
+        counters.
 
-        The first device that fits is taken, so an order may run across cards, and whole cards
-        cost the scheduler least in front (they are told from partitions by their class).
+        The first device that fits is taken, so an order may run across cards, and whole and
+        shared cards cost the scheduler least in front (types are told apart by their class).
         """
-        wholes = [each for each in devices if isinstance(each, WholeGpu)]
-        parts = [*self._cut("00-cards", wholes)]
+        cards = [each for each in devices if not isinstance(each, MigPartition)]
+        parts = [*self._cut("00-cards", cards)]
         cut = [each for each in devices if isinstance(each, MigPartition)]
         for rank, profile in enumerate(profile_ranks(inventory.gpus)):
             of_profile = [each for each in cut if each.profile.name == profile]
@@ -128,14 +156,20 @@ class _Layout:
     def card_by_card(
         self, devices: Sequence[Device], inventory: Inventory, counted: _Counted
     ) -> tuple[DesiredSlice, ...]:
-        """Kubernetes 1.34: a counter set stands in the ResourceSlice of its devices."""
-        plain = [each for each in devices if each.gpu.uuid not in counted]
+        """Kubernetes 1.34: a counter set stands in the ResourceSlice of its devices, and a
+        shared device alone in one, or the scheduler looks at the wrong device."""
+        plain = [each for each in devices if each.gpu.uuid not in counted and not is_shared(each)]
         parts = [*self._cut("00-cards", plain)]
         cards = sorted(inventory.gpus, key=lambda gpu: pci_order(gpu.pci))
         for i, gpu in enumerate(cards):
+            for each in devices:
+                if is_shared(each) and each.gpu.uuid == gpu.uuid:
+                    parts.append(DesiredSlice(f"05-{i:02}-{each.name}", self._entries([each])))
             if gpu.uuid in counted:
                 name, there = counted[gpu.uuid]
-                of_card = [each for each in devices if each.gpu.uuid == gpu.uuid]
+                of_card = [
+                    each for each in devices if each.gpu.uuid == gpu.uuid and not is_shared(each)
+                ]
                 entries = self._entries(of_card[: self._size])
                 sets = (_counter_set(name, there),)
                 parts.append(DesiredSlice(f"10-{i:02}-{name}", entries, sets))

@@ -22,6 +22,7 @@ from driver.sim.world import (
     Process,
     ProcessKind,
     ResetPolicy,
+    Smi,
     World,
 )
 
@@ -30,9 +31,11 @@ __all__ = [
     "clear_processes",
     "inject",
     "lose",
+    "place_process",
     "reboot",
     "reset",
     "restore",
+    "set_busy",
     "set_driver_version",
     "set_ecc_errors",
     "set_latency",
@@ -45,6 +48,7 @@ __all__ = [
     "set_process",
     "set_recovery_action",
     "set_remapped_rows",
+    "set_smi",
     "xid",
 ]
 
@@ -131,12 +135,32 @@ def set_process(
 ) -> None:
     """A process uses the card, with that many bytes of its memory (None: NVML cannot tell).
 
-    ``instance``: ids of the GPU and compute instance it runs on, where the card is in MIG mode.
+    ``kind``: "compute", "graphics", or "mps" for a client of an MPS server. ``instance``: ids of
+    the GPU and compute instance it runs on, where the card is in MIG mode.
     """
     with Store(root).update() as world:
         state = world.change(index)
         state.processes = [p for p in state.processes if (p.pid, p.kind) != (pid, kind)]
         state.processes.append(Process(pid, memory, kind, *instance))
+
+
+def set_busy(root: Path, index: int, pid: int, percent: int) -> None:
+    """A process of the card keeps that part of its multiprocessors busy.
+
+    Raises:
+        ValueError: the card has no such process.
+    """
+    with Store(root).update() as world:
+        found = [each for each in world.change(index).processes if each.pid == pid]
+        if not found:
+            raise ValueError(f"card {index} has no process {pid}; make it with set_process first")
+        for each in found:
+            each.busy = percent
+
+
+def place_process(root: Path, pid: int, *, name: str = "python3", pod: str | None = None) -> None:
+    """What ``/proc`` says of a process: its program, and the pod that its cgroup belongs to."""
+    files.write_process(Path(root), pid, name, pod)
 
 
 def clear_processes(root: Path, index: int) -> None:
@@ -236,6 +260,16 @@ def set_library(root: Path, state: Library) -> None:
         files.write_driver(store.root, world)
 
 
+def set_smi(root: Path, state: Smi) -> None:
+    """What ``nvidia-smi`` does: work (``ok``), be ``missing``, fail with a status (``fails``), not
+    know compute-policy (``old``), call time slices not supported (``unsupported``), or refuse to
+    set them with status 0 (``silent``)."""
+    store = Store(root)
+    with store.update() as world:
+        world.smi = state
+        files.write_driver(store.root, world)
+
+
 def reset(root: Path, index: int) -> None:
     """Reset one card, as ``nvidia-smi --gpu-reset`` does: a pending MIG mode becomes current."""
     store = Store(root)
@@ -246,9 +280,10 @@ def reset(root: Path, index: int) -> None:
 def reboot(root: Path, *, permute_minors: bool = False) -> None:
     """Restart the node: new boot id, and of each card only what its own memory keeps.
 
-    Lost everywhere: instances, processes, compute mode, volatile ECC counts, links turned off,
-    a lost state. MIG mode survives on Ampere and is off on Hopper and newer. ``permute_minors``
-    gives the cards other minor numbers, as a changed probe order does. Injected faults stay.
+    Lost everywhere: instances, processes, compute mode, time slice, volatile ECC counts, links
+    turned off, a lost state. MIG mode survives on Ampere and is off on Hopper and newer.
+    ``permute_minors`` gives the cards other minor numbers, as a changed probe order does. Injected
+    faults stay.
     """
     store = Store(root)
     with store.update() as world:
@@ -257,6 +292,7 @@ def reboot(root: Path, *, permute_minors: bool = False) -> None:
         for index, state in world.gpus.items():
             _reset(store.root, index, state)
             state.lost, state.compute_mode, state.links_down = False, 0, []
+            state.time_slice = 0
             if not needs_reset:
                 state.mig_current = state.mig_pending = False
         if permute_minors:

@@ -2,8 +2,10 @@
 
 import contextlib
 import os
+import shlex
 import shutil
 import stat
+import sys
 import uuid
 from pathlib import Path
 
@@ -15,6 +17,7 @@ NVIDIA_MAJOR, UVM_MAJOR, CAPS_MAJOR, IMEX_MAJOR = 195, 510, 235, 234
 _NULL = (1, 3)  # numbers of /dev/null: a harmless device that every kernel has
 _LIBRARIES = Path("usr/lib/x86_64-linux-gnu")
 _CAPABILITIES = "proc/driver/nvidia/capabilities"
+_PACKAGES = Path(__file__).resolve().parent.parent.parent
 _CONFIG, _MONITOR = 1, 2  # minors of the management capabilities
 _MIG_GPUS, _MIG_INSTANCES, _MIG_COMPUTE = 32, 15, 8  # what the kernel's table has room for
 
@@ -40,7 +43,7 @@ def new_boot_id(root: Path) -> None:
 def write_driver(root: Path, world: World) -> None:
     """The driver's libraries, programs and version file, as far as they are installed."""
     _libraries(root / _LIBRARIES, world)
-    _program(root / "usr/bin/nvidia-smi", world.driver_version)
+    _program(root, world)
     loaded = root / "proc/driver/nvidia/version"
     if world.library == "not_loaded":
         loaded.unlink(missing_ok=True)
@@ -70,9 +73,32 @@ def _libraries(folder: Path, world: World) -> None:
             (folder / link).symlink_to(points_to)
 
 
-def _program(path: Path, version: str) -> None:
-    _replace(path, f"#!/bin/sh\necho 'simulated nvidia-smi, driver {version}'\n")
+def _program(root: Path, world: World) -> None:
+    """``nvidia-smi``: its compute-policy works on this node's state; in a container, which has
+    no such Python, it only tells its version."""
+    path = root / "usr/bin/nvidia-smi"
+    if world.smi == "missing":
+        path.unlink(missing_ok=True)
+        return
+    python, packages = shlex.quote(sys.executable), shlex.quote(str(_PACKAGES))
+    run = f"{python} -P -m driver.sim.smi {shlex.quote(str(root.absolute()))}"
+    version = f"echo 'simulated nvidia-smi, driver {world.driver_version}'"
+    _replace(
+        path,
+        f'#!/bin/sh\n[ -x {python} ] && PYTHONPATH={packages} exec {run} "$@"\n{version}\n',
+    )
     path.chmod(0o755)
+
+
+def write_process(root: Path, pid: int, name: str, pod: str | None) -> None:
+    """A process as ``/proc`` shows it, in the cgroup of a container of ``pod`` (cgroup v2, as the
+    kubelet's systemd driver names it)."""
+    folder = root / "proc" / str(pid)
+    place = "/system.slice"
+    if pod is not None:
+        place = f"/kubepods.slice/kubepods-pod{pod.replace('-', '_')}.slice/cri-{pid}.scope"
+    _replace(folder / "cgroup", f"0::{place}\n")
+    _replace(folder / "comm", f"{name[:15]}\n")
 
 
 def _dev(root: Path, profile: Profile, count: int) -> None:

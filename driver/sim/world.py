@@ -9,6 +9,7 @@ from dataclasses import MISSING, asdict, dataclass, field, fields
 from typing import Any, Literal, NamedTuple
 
 Library = Literal["ok", "missing", "not_loaded"]
+Smi = Literal["ok", "missing", "fails", "old", "unsupported", "silent"]
 ProcessKind = Literal["compute", "graphics", "mps"]
 MigUuids = Literal["stable", "fresh"]
 ResetPolicy = Literal["auto", "blocked", "vm"]
@@ -21,13 +22,15 @@ _DERIVED = {"derived": True}
 
 @dataclass(slots=True)
 class Process:
-    """A process with a context on a card. ``memory`` in bytes, None: not available."""
+    """A process with a context on a card. ``memory`` in bytes, None: not available. ``busy`` in
+    percent of the card's multiprocessors."""
 
     pid: int
     memory: int | None = None
     kind: str = "compute"
     gpu_instance: int = 0xFFFFFFFF  # and compute instance: where in a card in MIG mode
     compute_instance: int = 0xFFFFFFFF
+    busy: int = 0
 
 
 @dataclass(slots=True)
@@ -65,6 +68,7 @@ class GpuState:
     lost: bool = False
     recovery_action: int = 0  # NVML_GPU_RECOVERY_ACTION_*
     compute_mode: int = 0
+    time_slice: int = 0  # 0 default, 1 short, 2 medium, 3 long
     mig_current: bool = False
     mig_pending: bool = False
     mig_reset: str = "auto"  # what NVML's own reset attempt meets: auto, blocked, vm
@@ -121,6 +125,7 @@ class World:
     boots: int = 1
     mig_uuids: str = "stable"  # or "fresh": another UUID for each instance made
     mig_made: int = 0  # compute instances made so far
+    smi: str = "ok"  # what nvidia-smi does, of Smi
     gpus: dict[int, GpuState] = field(default_factory=dict)
     faults: list[Fault] = field(default_factory=list)
     latency: dict[str, float] = field(default_factory=dict)  # C symbol -> seconds

@@ -2,18 +2,19 @@
 
 It takes the first device that fits, ResourceSlices by name and devices by position, as the real
 one does. It knows counts, ``firstAvailable``, CEL selectors, ``matchAttribute``, taints, admin
-access and opaque config. It does not know capacity, counters, ``All`` or ``distinctAttribute``,
-and passes over devices that may be allocated many times or consume counters.
+access, counters, capacities and opaque config. It does not know ``All`` or ``distinctAttribute``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
+from uuid import uuid4
 
 from kubeletplugin.claims import claim_path
 from kubeletplugin.contract import Object
 from kubeletplugin.kube import KubeClient
 from kubeletplugin.testing.allocator_cel import Selector, attribute_value, compile_selector
+from kubeletplugin.testing.allocator_room import Room, Taking, room_of
 
 API = "/apis/resource.k8s.io/v1"
 
@@ -44,6 +45,7 @@ class Need:
     selectors: tuple[Selector, ...]
     tolerations: tuple[Object, ...] = ()
     admin: bool = False
+    capacity: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class State:
     """What is published and what is taken."""
 
     candidates: tuple[Candidate, ...]
-    taken: frozenset[tuple[str, str, str]] = field(default=frozenset())
+    room: Room = field(default_factory=Room)
 
 
 async def allocate(
@@ -69,7 +71,7 @@ async def allocate(
         classes, _ = await client.list_pages(f"{API}/deviceclasses")
         slices, _ = await client.list_pages(f"{API}/resourceslices")
         claims, _ = await client.list_pages(f"{API}/resourceclaims")
-        state = State(tuple(candidates(slices)), frozenset(taken(claims)))
+        state = State(tuple(candidates(slices)), room_of(slices, claims))
         by_name = {found["metadata"]["name"]: found for found in classes}
         status["allocation"] = choose(claim, by_name, state, node)
     consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
@@ -103,18 +105,7 @@ def candidates(slices: Sequence[Object]) -> Iterator[Candidate]:
             continue
         for spec in current:
             for device in spec.get("devices") or []:
-                if not device.get("allowMultipleAllocations") and not device.get(
-                    "consumesCounters"
-                ):
-                    yield Candidate(driver, pool, spec.get("nodeName", ""), device)
-
-
-def taken(claims: Sequence[Object]) -> Iterator[tuple[str, str, str]]:
-    for claim in claims:
-        allocation = (claim.get("status") or {}).get("allocation") or {}
-        for result in (allocation.get("devices") or {}).get("results") or []:
-            if not result.get("adminAccess"):
-                yield result["driver"], result["pool"], result["device"]
+                yield Candidate(driver, pool, spec.get("nodeName", ""), device)
 
 
 def choose(
@@ -127,14 +118,14 @@ def choose(
     for needs in _alternatives(spec.get("requests") or [], classes):
         for place in nodes:
             here = [found for found in state.candidates if found.node == place]
-            chosen = _search(needs, here, state.taken, constraints, [])
+            chosen = _search(needs, here, state.room, constraints, [])
             if chosen is not None:
                 return _allocation(spec, classes, needs, chosen, place)
     metadata = claim["metadata"]
     raise AllocationError(
         f"claim {metadata.get('namespace')}/{metadata['name']}: no node has free devices for all"
         f" of its requests ({len(state.candidates)} devices on {len(nodes)} nodes looked at,"
-        f" {len(state.taken)} taken)"
+        f" {len({each.device for each in state.room.takings})} taken)"
     )
 
 
@@ -158,10 +149,10 @@ def _alternatives(
 
 
 def _needs(name: str, part: Object, classes: Mapping[str, Object]) -> tuple[Need, ...]:
-    if part.get("allocationMode", "ExactCount") != "ExactCount" or part.get("capacity"):
+    if part.get("allocationMode", "ExactCount") != "ExactCount":
         raise AllocationError(
-            f"request {name}: this allocator knows neither allocationMode All nor capacity;"
-            " use a real scheduler for them"
+            f"request {name}: this allocator does not know allocationMode All;"
+            " use a real scheduler for it"
         )
     device_class = classes.get(part.get("deviceClassName", ""))
     if device_class is None:
@@ -171,30 +162,41 @@ def _needs(name: str, part: Object, classes: Mapping[str, Object]) -> tuple[Need
     sources = [*(device_class["spec"].get("selectors") or []), *(part.get("selectors") or [])]
     selectors = tuple(compile_selector(found["cel"]["expression"]) for found in sources)
     tolerations = tuple(part.get("tolerations") or ())
-    need = Need(name, selectors, tolerations, bool(part.get("adminAccess")))
+    capacity = (part.get("capacity") or {}).get("requests") or {}
+    need = Need(name, selectors, tolerations, bool(part.get("adminAccess")), capacity)
     return (need,) * int(part.get("count", 1))
 
 
 def _search(
     needs: Sequence[Need],
     here: Sequence[Candidate],
-    used: frozenset[tuple[str, str, str]],
+    room: Room,
     constraints: Sequence["_Constraint"],
-    chosen: list[Candidate],
-) -> list[Candidate] | None:
+    chosen: "list[_Chosen]",
+) -> "list[_Chosen] | None":
     """Depth first, so the first devices that fit together win."""
     if len(chosen) == len(needs):
         return chosen
     need = needs[len(chosen)]
+    takings = [one.taking for one in chosen if one.taking is not None]
     for found in here:
-        if found in chosen or (found.id in used and not need.admin) or not _fits(need, found):
+        if not _fits(need, found):
             continue
-        picked = [*chosen, found]
+        taking = None if need.admin else room.take(found.id, need.capacity, takings)
+        if taking is None and (not need.admin or found in [one.device for one in chosen]):
+            continue
+        picked = [*chosen, _Chosen(found, taking)]
         if all(constraint.holds(needs, picked) for constraint in constraints):
-            result = _search(needs, here, used, constraints, picked)
+            result = _search(needs, here, room, constraints, picked)
             if result is not None:
                 return result
     return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Chosen:
+    device: Candidate
+    taking: Taking | None  # None: admin access, which takes nothing
 
 
 def _fits(need: Need, found: Candidate) -> bool:
@@ -222,11 +224,11 @@ class _Constraint:
     attribute: str  # qualified
     requests: tuple[str, ...]  # empty: all
 
-    def holds(self, needs: Sequence[Need], picked: Sequence[Candidate]) -> bool:
+    def holds(self, needs: Sequence[Need], picked: Sequence[_Chosen]) -> bool:
         """``picked`` belongs to the first of ``needs``. A device without the attribute fails."""
         values = [
-            attribute_value(found.driver, found.device, self.attribute)
-            for need, found in zip(needs, picked, strict=False)
+            attribute_value(one.device.driver, one.device.device, self.attribute)
+            for need, one in zip(needs, picked, strict=False)
             if not self.requests or {need.request, need.request.split("/")[0]} & {*self.requests}
         ]
         return not values or (values[0] is not None and all(one == values[0] for one in values))
@@ -242,19 +244,10 @@ def _allocation(
     spec: Object,
     classes: Mapping[str, Object],
     needs: Sequence[Need],
-    chosen: Sequence[Candidate],
+    chosen: Sequence[_Chosen],
     node: str,
 ) -> Object:
-    results = [
-        {
-            "request": need.request,
-            "driver": found.driver,
-            "pool": found.pool,
-            "device": found.device["name"],
-            **({"adminAccess": True} if need.admin else {}),
-        }
-        for need, found in zip(needs, chosen, strict=True)
-    ]
+    results = [_result(need, one) for need, one in zip(needs, chosen, strict=True)]
     config = [
         *_class_config(spec, classes, {need.request for need in needs}),
         *_claim_config(spec),
@@ -266,6 +259,21 @@ def _allocation(
         terms = [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": [node]}]}]
         allocation["nodeSelector"] = {"nodeSelectorTerms": terms}
     return allocation
+
+
+def _result(need: Need, one: _Chosen) -> Object:
+    found = one.device
+    result: Object = {
+        "request": need.request,
+        "driver": found.driver,
+        "pool": found.pool,
+        "device": found.device["name"],
+    }
+    if need.admin:
+        result["adminAccess"] = True
+    if one.taking is not None and found.device.get("allowMultipleAllocations"):
+        result |= {"shareID": str(uuid4()), "consumedCapacity": dict(one.taking.consumed)}
+    return result
 
 
 def _class_config(spec: Object, classes: Mapping[str, Object], used: set[str]) -> Iterator[Object]:

@@ -30,7 +30,7 @@ def test_an_empty_file_is_the_default_policy(text):
     policy = parse_policy(text, "policy.yaml")
     assert policy == NodePolicy()
     assert policy.ignored_xids == {13, 31, 43, 45, 68, 109}
-    assert policy.for_gpu(*H100) == OFFERED
+    assert policy.for_gpu(*H100) == GpuPolicy(("gpu", "mps", "timeslice"))
 
 
 def test_every_setting_is_read():
@@ -137,7 +137,7 @@ def test_every_mistake_is_told_with_its_path():
           modes: [gpu, gpu, mps, warp]
         - select: {all: false, product: 7, uuid: MIG-1, pciAddress: "3b:00", minor: 0}
           modes: gpu
-          reserve: 1Gi
+          colour: red
         - modes: []
         - x
         nodes:
@@ -155,9 +155,9 @@ def test_every_mistake_is_told_with_its_path():
         "orphanGraceSeconds: got -1, want a whole number from 0 to 86400",
         "gpus[0].select: selects nothing; write all: true for every card",
         "gpus[0].modes[1]: gpu stands here twice",
-        "gpus[0].modes[2]: mode mps is not available in this version; available: gpu, mig",
         "gpus[0].modes[3]: got 'warp', want one of gpu, mps, timeslice, mig",
-        "gpus[1].reserve: unknown field; known: select, modes, migModeToggle, adoptExisting",
+        "gpus[1].colour: unknown field; known: select, modes, migModeToggle, adoptExisting, "
+        "defaultShares, shareSize, reserve, timeSlice, eviction",
         "gpus[1].select.minor: unknown field; known: product, uuid, pciAddress, all",
         "gpus[1].select.all: got false, want true; leave it out otherwise",
         "gpus[1].select.all: stands beside other selectors; remove one",
@@ -234,8 +234,8 @@ def test_partitions_are_allowed_with_what_may_be_done_for_them():
     policy = parse_policy(text, "policy.yaml")
     wanted = GpuPolicy(("gpu", "mig"), mig_mode_toggle="never", adopt_existing=True)
     assert policy.for_gpu(*L4) == wanted
-    assert policy.cuts_cards
-    assert not parse_policy("", "policy.yaml").cuts_cards
+    assert "counters" in policy.wanted_features
+    assert not parse_policy("", "policy.yaml").wanted_features
 
 
 def test_mistakes_about_partitions_are_told():

@@ -3,7 +3,7 @@ import sys
 
 import pytest
 
-COMMANDS = ("demo", "doctor", "map", "node", "render", "sim")
+COMMANDS = ("demo", "doctor", "map", "mps", "node", "render", "sim")
 HEAVY = ("grpc", "aiohttp", "kubernetes", "pynvml", "yaml", "pydantic", "prometheus_client")
 
 
@@ -12,7 +12,9 @@ def test_help_names_every_command(aliquot):
     assert [name for name in COMMANDS if f"  {name} " not in shown] == []
 
 
-@pytest.mark.parametrize("command", [*COMMANDS, "node run", "node status", "sim lose"])
+@pytest.mark.parametrize(
+    "command", [*COMMANDS, "node run", "node status", "sim lose", "mps serve", "mps status"]
+)
 def test_every_command_explains_itself(aliquot, command):
     result = aliquot(*command.split(), "--help")
     assert result.exit_code == 0
@@ -25,7 +27,7 @@ def test_an_unknown_command_is_refused(aliquot):
     assert "demonstrate" in result.output
 
 
-@pytest.mark.parametrize("command", [[], ["node"], ["sim"], ["doctor"], ["render"]])
+@pytest.mark.parametrize("command", [[], ["mps"], ["node"], ["sim"], ["doctor"], ["render"]])
 def test_help_loads_no_heavy_library(command):
     code = (
         "import sys; from cli.main import main; main(standalone_mode=False); "

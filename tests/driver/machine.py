@@ -12,6 +12,7 @@ from api.policy import GpuPolicy, GpuRule, GpuSelector, NodePolicy
 from driver.apply.executor import Executor
 from driver.hw.card import Cards
 from driver.hw.health import HealthSource
+from driver.hw.mps import MpsCards
 from driver.hw.nvml import Nvml
 from driver.lanes import Lanes
 from driver.model.claims import Record
@@ -33,6 +34,7 @@ from driver.state.journal import Journal
 from driver.state.known import Known
 from driver.watching import CardWatch
 from kubeletplugin.contract import ClaimRef, DesiredPool, Object
+from tests.hw.supervisor import FakeSupervisor
 
 DRIVER = "gpu.aliquot.dev"
 NODE = "node-1"
@@ -64,6 +66,32 @@ def allocation(*devices: str, mode: str | None = None, admin: bool = False) -> O
     return {"devices": {"results": results} | ({"config": config} if mode else {})}
 
 
+def share(
+    n: int, *devices: str, memory: str = "14Gi", percent: int = 25, config: Object | None = None
+) -> Object:
+    """An allocated claim for shares of ``devices``, as ``claim``; each by a request of its own."""
+    found = claim(n, *devices)
+    result = found["status"]["allocation"]["devices"]["results"]
+    for i, one in enumerate(result):
+        one["request"] = f"gpu{i}"
+        one["shareID"] = uid(100 * n + i)
+        one["consumedCapacity"] = {"memory": memory, "shares": "1"}
+        if "-mps" in one["device"]:
+            one["consumedCapacity"]["computePercent"] = str(percent)
+    if config is not None:
+        parameters = {"apiVersion": "gpu.aliquot.dev/v1alpha1", **config}
+        opaque = {"driver": DRIVER, "parameters": parameters}
+        found["status"]["allocation"]["devices"]["config"] = [
+            {"source": "FromClaim", "opaque": opaque}
+        ]
+    found["status"]["reservedFor"] = [{"resource": "pods", "name": f"pod-{n}", "uid": pod_uid(n)}]
+    return found
+
+
+def pod_uid(n: int) -> str:
+    return f"{n:08x}-1111-4000-8000-000000000000"
+
+
 def claim(n: int, *devices: str, **options: Any) -> Object:
     """An allocated ResourceClaim as the API server has it."""
     return {
@@ -72,9 +100,13 @@ def claim(n: int, *devices: str, **options: Any) -> Object:
     }
 
 
+WHOLE = NodePolicy(gpus=(GpuRule(GpuSelector(), GpuPolicy(("gpu",))),))
+"""Whole cards only, so that what is published is one device a card."""
+
+
 def excluded(uuid: str) -> NodePolicy:
     """A policy that offers every card but one."""
-    return NodePolicy(gpus=(GpuRule(GpuSelector(uuid=uuid), GpuPolicy(())),))
+    return NodePolicy(gpus=(GpuRule(GpuSelector(uuid=uuid), GpuPolicy(())), *WHOLE.gpus))
 
 
 class Parts:
@@ -83,11 +115,11 @@ class Parts:
     def __init__(self, machine: "Machine", policy: NodePolicy | None = None) -> None:
         self.boot = boot_id(machine.root / "proc")
         self.nvml = Nvml()
-        self.hardware = Cards(self.nvml, machine.root)
+        self.hardware = Cards(self.nvml, machine.root, mps=MpsCards(machine.supervisor))
         self.cards = NodeCards(
             self.hardware,
             Known(machine.known),
-            policy or NodePolicy(),
+            policy or WHOLE,
             driver=DRIVER,
             pool=NODE,
             boot_id=self.boot,
@@ -143,6 +175,7 @@ class Machine:
         self.claims = folder / "claims"
         self.cdi = folder / "cdi"
         self.known = folder / "known/cards.json"
+        self.supervisor: FakeSupervisor | None = None  # one that outlives the driver
         self._parts: list[Parts] = []
 
     def start(self, policy: NodePolicy | None = None, *, refresh: bool = True) -> Parts:

@@ -24,13 +24,17 @@ def free_port() -> int:
 
 
 def settings_of(root: Path, machine: Machine, **changes: Any) -> Settings:
-    """Everything below ``root``, with checks several times a second."""
+    """Everything below ``root``, whole cards only, with checks several times a second."""
+    policy = root / "whole.yaml"
+    policy.write_text("gpus: [{select: {all: true}, modes: [gpu]}]")
     fast = Settings(
         node_name=NODE,
         kubelet_root=root / "k",
         cdi_dir=root / "cdi",
         simulate="h100-80gb:2",
         simulate_root=machine.root,
+        policy_file=policy,
+        mps_socket=None,
         http_address="",
         health_interval_s=0.05,
         refresh_interval_s=0.1,

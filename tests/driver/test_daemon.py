@@ -230,13 +230,14 @@ async def test_a_policy_that_changes_is_put_in_force_and_a_bad_one_told(
     machine, api, node, tmp_path
 ):
     path = tmp_path / "policy.yaml"
-    path.write_text("")
+    rest = "- select: {all: true}\n  modes: [gpu]\n"
+    path.write_text(f"gpus:\n{rest}")
     one = await node(policy_file=path)
     plugin = await one.registered()
     await eventually(lambda: len(published(api)) == 2)
     claim = await create_claim(api.client(), "one", machine.device(0))
     await prepare(plugin, claim)
-    path.write_text(f"gpus:\n- select: {{uuid: {machine.uuids[0]}}}\n  modes: []\n")
+    path.write_text(f"gpus:\n- select: {{uuid: {machine.uuids[0]}}}\n  modes: []\n{rest}")
     await eventually(lambda: published(api)[machine.device(0)] == ["policy"])
     await unprepare(plugin, claim)
     await eventually(lambda: list(published(api)) == [machine.device(1)])
@@ -260,6 +261,7 @@ async def test_a_policy_for_labels_waits_for_the_nodes_labels(
     path.write_text(
         "nodes:\n- nodeLabels: {pool: spare}\n  gpus:\n"
         f"  - select: {{uuid: {machine.uuids[0]}}}\n    modes: []\n"
+        "  - select: {all: true}\n    modes: [gpu]\n"
     )
     one = await node(policy_file=path)
     await eventually(lambda: "labels of the node" in caplog.text)

@@ -86,7 +86,7 @@ class Process:
 async def test_a_node_process_serves_until_sigterm(api, short_root):
     async with Process(short_root, api.url) as process:
         plugin = await find_plugin(process.registry, DRIVER)
-        await eventually(lambda: len(published(api)) == 2)
+        await eventually(lambda: len(published(api)) == 4)  # whole, and in turns
         claim = await create_claim(api.client(), "one", next(iter(published(api))))
         assert (await prepare(plugin, claim)).error == ""
         assert await process.end(signal.SIGTERM) == 0

@@ -9,7 +9,7 @@ from driver.errors import HardwareError
 from driver.model.health import CardHealth
 from driver.model.ids import GpuUuid
 from driver.model.readings import CardReading, XidEvent
-from driver.node import _mounts
+from driver.mounting import mounts_of
 from driver.sim import control
 from driver.state.files import decode, encode
 from tests.driver.machine import NODE, TAINTS, claim, excluded, ref, taint_keys
@@ -221,8 +221,8 @@ def test_a_link_to_a_file_that_is_not_mounted_is_left_out(machine, parts):
     files = replace(
         parts.hardware.files(), symlinks=(("libnvoptix.so.580.105.08", "/lib/libnvoptix.so.1"),)
     )
-    assert all("nvoptix" not in mount.container_path for mount in _mounts(files))
-    assert len(_mounts(files)) == len(files.mounts)
+    assert all("nvoptix" not in mount.container_path for mount in mounts_of(files))
+    assert len(mounts_of(files)) == len(files.mounts)
 
 
 def test_a_driver_that_does_not_tell_its_version_is_named(machine, parts):

@@ -213,21 +213,63 @@ async def test_incomplete_pools_and_old_generations_are_passed_over(world):
         await allocate(world, "default", "d", POD)
 
 
-async def test_shared_and_counted_devices_are_passed_over(world):
-    uses = [{"counterSet": "s", "counters": {"a": {"value": "1"}}}]
-    await publish(
-        world, "a", gpu("shared", allowMultipleAllocations=True), gpu("mig", consumesCounters=uses)
-    )
-    await claim(world, exactly())
-    with pytest.raises(AllocationError, match="0 devices"):
-        await allocate(world, "default", "c", POD)
+def counted(name: str, amount: str, **fields: object) -> Object:
+    uses = [{"counterSet": "s", "counters": {"a": {"value": amount}}}]
+    return gpu(name, consumesCounters=uses, **fields)
+
+
+async def card_with_shares(world) -> None:
+    """A card in shares of whole Gi, as a whole, and two small parts of it."""
+    policy = {"default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}
+    shared = counted("shared", "2", allowMultipleAllocations=True)
+    shared["capacity"] = {"memory": {"value": "80Gi", "requestPolicy": policy}}
+    parts = [shared, counted("whole", "2"), counted("left", "1"), counted("right", "1")]
+    await publish(world, "a", *parts, resourceSliceCount=2)
+    spec = {
+        "driver": DRIVER,
+        "nodeName": "node-1",
+        "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 2},
+        "sharedCounters": [{"name": "s", "counters": {"a": {"value": "2"}}}],
+    }
+    await world.create(f"{API}/resourceslices", {"metadata": {"name": "b"}, "spec": spec})
+
+
+async def test_devices_of_one_card_exclude_each_other_by_counters(world):
+    await card_with_shares(world)
+    for name in "ab":
+        await claim(world, exactly(), name=name)
+    assert chosen(await allocate(world, "default", "a", POD)) == ["shared"]
+    with pytest.raises(AllocationError, match="1 taken"):
+        await allocate(world, "default", "b", POD)
+    await release(world, "default", "a")
+    await claim(world, exactly(count=2), name="two")
+    assert chosen(await allocate(world, "default", "two", POD)) == ["left", "right"]
+
+
+async def test_a_shared_device_is_allocated_until_it_is_full(world):
+    await card_with_shares(world)
+    want = [("a", "40Gi"), ("b", "29.5Gi"), ("c", "10Gi"), ("d", "11Gi")]
+    for name, size in want:
+        await claim(world, exactly(capacity={"requests": {"memory": size}}), name=name)
+    found = {}
+    for name, _ in want[:3]:
+        allocated = await allocate(world, "default", name, POD)
+        (found[name],) = allocated["status"]["allocation"]["devices"]["results"]
+    assert [each["device"] for each in found.values()] == ["shared"] * 3
+    assert [each["consumedCapacity"] for each in found.values()] == [
+        {"memory": "40Gi"},
+        {"memory": "30Gi"},
+        {"memory": "10Gi"},
+    ]
+    assert len({each["shareID"] for each in found.values()}) == 3
+    with pytest.raises(AllocationError):
+        await allocate(world, "default", "d", POD)
 
 
 @pytest.mark.parametrize(
     ("request_", "constraints", "text"),
     [
-        (exactly(allocationMode="All"), [], "knows neither allocationMode All nor capacity"),
-        (exactly(capacity={"requests": {"memory": "1Gi"}}), [], "nor capacity"),
+        (exactly(allocationMode="All"), [], "does not know allocationMode All"),
         (
             {"name": "gpu", "exactly": {"deviceClassName": "x"}},
             [],

@@ -47,18 +47,21 @@ def test_claims_for_single_cards_leave_pairs_whole():
     assert sum({n, n + 1} <= left for n in (0, 2, 4)) == 2
 
 
-def test_every_card_that_the_policy_allows_is_offered_whole():
+def test_whole_cards_are_taken_from_the_last_downward_and_shares_from_the_first_upward():
     cards = [gpu(0), gpu(1)]
     assert [device.name for device in allocatable(inventory(*cards), ALL)] == [
         "gpu-00000001",
         "gpu-00000000",
+        "gpu-00000000-timeslice",
+        "gpu-00000001-timeslice",
     ]
 
 
 def test_a_card_that_the_policy_excludes_is_not_offered_and_may_be_held():
     cards = [gpu(0), gpu(1)]
     assert allocatable(inventory(*cards), NOTHING) == ()
-    assert [device.gpu for device in node_devices(inventory(*cards), NOTHING)] == cards[::-1]
+    found = node_devices(inventory(*cards), NOTHING)
+    assert [device.gpu for device in found] == [*cards[::-1], *cards, *cards]
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,8 @@ import kubernetes_validate
 import pytest
 
 from driver.plan.allocatable import allocatable
-from driver.plan.resources import COUNTERS_BESIDE_DEVICES, driver_resources
+from driver.plan.layout import COUNTERS_BESIDE_DEVICES
+from driver.plan.resources import driver_resources
 from kubeletplugin.publish_checks import check_pool
 from tests.plan.builders import POOL, cuttable, gpu, inventory
 from tests.plan.test_partitions import BOARDS, BOTH
@@ -15,7 +16,7 @@ OLD = NEW | {COUNTERS_BESIDE_DEVICES}  # Kubernetes 1.34
 
 def publish(*cards, features=NEW, policy=BOTH, taints=None, held=frozenset()):
     node = inventory(*cards)
-    devices = allocatable(node, policy, counters="counters" in features)
+    devices = allocatable(node, policy, features=features)
     found = driver_resources(devices, node, taints or {}, pool=POOL, features=features, held=held)
     check_pool(found)
     return found

@@ -88,7 +88,7 @@ def test_without_counters_a_card_is_offered_whole_or_as_it_is():
     card = node.gpus[1].uuid
     adopted = Adopted({card: {(9, Placement(4, 4))}})
     rule = policy(adoptExisting="true")
-    found = allocatable(node, rule, adopted, counters=False)
+    found = allocatable(node, rule, adopted, features=frozenset())
     assert [each.name for each in found] == ["gpu-00000000", "gpu-00000001-mig-3g-40gb-4"]
 
 

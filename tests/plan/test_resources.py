@@ -14,7 +14,7 @@ TAINTS = frozenset({"taints"})
 
 def publish(cards, taints=None, features=TAINTS, held=frozenset()):
     node = inventory(*cards)
-    devices = allocatable(node, NodePolicy())
+    devices = allocatable(node, NodePolicy(), features=features)
     by_device = {each.name: (taints or {}).get(each.gpu.uuid, ()) for each in devices}
     return driver_resources(devices, node, by_device, pool=POOL, features=features, held=held)
 

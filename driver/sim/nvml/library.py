@@ -5,12 +5,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from driver.sim.nvml import device, events, health, instances, links, mig, migdevice, system
+from driver.sim.nvml import (
+    device,
+    events,
+    health,
+    instances,
+    links,
+    mig,
+    migdevice,
+    system,
+    usage,
+)
 from driver.sim.nvml.registry import SYMBOLS
 from driver.sim.nvml.session import Session
 
 # each enters its symbols on import
-FAMILIES = (system, device, health, links, mig, instances, migdevice, events)
+FAMILIES = (system, device, health, links, mig, instances, migdevice, events, usage)
 
 
 class Function:

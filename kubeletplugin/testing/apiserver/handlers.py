@@ -3,6 +3,7 @@
 import asyncio
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 
 from aiohttp import web
 
@@ -42,7 +43,8 @@ def parse_target(path: str) -> Target:
 
 
 def _subresources(resource: Resource) -> tuple[str, ...]:
-    return ("status",) if resource.has_status else ()
+    status = ("status",) if resource.has_status else ()
+    return (*status, "eviction") if resource.plural == "pods" else status
 
 
 def verb_of(method: str, target: Target, query: Mapping[str, str]) -> str:
@@ -79,6 +81,9 @@ class Handlers:
         dry = _dry(request.query)
         if verb.startswith("delete") and body:  # options in the body replace those of the query
             dry = body.get("dryRun") == ["All"]
+        if target.subresource == "eviction":  # no budgets here: always allowed
+            options = body.get("deleteOptions") or {}
+            return self._operations.delete(replace(target, subresource=""), options, dry)
         if verb == "create":
             return self._operations.create(target, body, dry)
         if verb == "update":

@@ -1,0 +1,1 @@
+"""For tests: the real control program, which runs without a GPU."""
