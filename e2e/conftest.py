@@ -66,13 +66,12 @@ def site(request: pytest.FixtureRequest) -> Iterator[Site]:
     stash = request.config.stash
     name = provider_name()
     if name == "local":
-        stash[_site] = LocalSite(request.getfixturevalue("cluster"))
-        yield stash[_site]
-        return
-    remote = remote_site(name)
-    stash[_site] = remote
-    yield remote
-    remote.close()
+        here: Site = LocalSite(request.getfixturevalue("cluster"))
+    else:
+        here = remote_site(name)
+    stash[_site] = here
+    yield here
+    here.close()
 
 
 @pytest.fixture(autouse=True)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from e2e.cluster import build
+from e2e.cluster.errors import ClusterError
 from e2e.cluster.kube import Object
 from e2e.cluster.polling import poll
 from e2e.cluster.targets import CDI_CHECK
@@ -19,8 +20,13 @@ from e2e.sites.pods import User, start
 from e2e.sites.site import Site
 from e2e.workloads import exactly
 
-MODES = {"gpu": exactly(), "mig": part("1g.10gb")}
-"""A request of each mode that the driver has."""
+MODES = {
+    "gpu": exactly(),
+    "mig": part("1g.10gb"),
+    "mps": exactly(deviceClassName="gpu-share", capacity={"requests": {"memory": "10Gi"}}),
+    "timeslice": exactly(deviceClassName="gpu-timeslice"),
+}
+"""A request of each mode that the driver has, by the type of its devices."""
 
 
 @pytest.fixture(scope="module")
@@ -53,7 +59,7 @@ def test_a_claim_of_each_mode(release: Installed, room: str, mode: str):
     user = start(release.site, room, "one", MODES[mode])
 
     assert user.env()["ALIQUOT_DEVICE_TYPE"] == mode
-    assert user.card().startswith({"gpu": "GPU-", "mig": "MIG-"}[mode])
+    assert user.card().startswith("MIG-" if mode == "mig" else "GPU-")
     user.end()
 
 
@@ -101,6 +107,8 @@ def test_an_upgrade_with_pods_running_harms_no_claim(
     release: Installed, room: str, users: list[User]
 ):
     before, written = release.uids(), [item["metadata"]["uid"] for item in release.slices()]
+    supervisors, daemons = release.uids("mps"), served(release)
+    assert daemons, "a share has a control daemon"
 
     notes = release.upgrade({"plugin": {"logLevel": "debug", "podAnnotations": {"roll": "1"}}})
     late = start(release.site, room, "late", MODES["mig"])
@@ -109,9 +117,38 @@ def test_an_upgrade_with_pods_running_harms_no_claim(
     rolled(release, before)
     for user in (*users, late):
         user.unharmed()
+    assert (release.uids("mps"), served(release)) == (supervisors, daemons)
     assert [item["metadata"]["uid"] for item in release.slices()] == written
     for user in (*users, late):
         user.end()
+
+
+def served(release: Installed) -> dict[str, dict[str, int]]:
+    """Every control daemon's pid, by node and card."""
+    return {node: found for node in release.site.workers() if (found := release.daemons(node))}
+
+
+def test_control_daemons_outlive_their_supervisors_pod(release: Installed, users: list[User]):
+    """As when a new version of the supervisor is taken up: its pods are deleted by hand."""
+    before, daemons = release.uids("mps"), served(release)
+
+    for pod in release.pods("mps"):
+        release.kube.delete("Pod", pod["metadata"]["name"], NAMESPACE)
+
+    poll(lambda: len(release.uids("mps") - before) == len(before), "new supervisors", 120)
+    poll(lambda: answers(release), "the supervisors to answer", 60)
+    assert served(release) == daemons
+    for user in users:
+        user.unharmed()
+        user.end()
+
+
+def answers(release: Installed) -> bool:
+    try:
+        served(release)
+    except ClusterError:
+        return False
+    return True
 
 
 def test_claims_that_come_during_an_upgrade_are_served(

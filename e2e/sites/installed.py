@@ -1,5 +1,6 @@
 """The chart as it is installed on a site, and what it leaves there."""
 
+import json
 import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -14,9 +15,9 @@ from e2e.driver_node import DRIVER, manifests
 from e2e.sites.helm import NAMESPACE, Helm, Values, merged
 from e2e.sites.site import Site
 
-SIMULATED = "h100-80gb:2"
-CARDS = 2
-_POLICY = {"gpus": [{"select": {"all": True}, "modes": ["gpu", "mig"]}]}
+SIMULATED = "h100-80gb:4"
+CARDS = 4  # one for each mode
+_POLICY = {"gpus": [{"select": {"all": True}, "modes": ["gpu", "mig", "mps", "timeslice"]}]}
 
 
 def image_values(image: str) -> dict[str, Any]:
@@ -81,6 +82,17 @@ class Installed:
             timeout_s=120,
             detail=lambda: self.site.kube.kubectl("get", "pods", "-A", "-o", "wide"),
         )
+
+    def daemons(self, node: str) -> dict[str, int]:
+        """Pids of the MPS control daemons of a node, by their card's UUID."""
+        (pod,) = (p for p in self.pods("mps") if p["spec"]["nodeName"] == node)
+        command = ["aliquot", "mps", "status", "-o", "json", f"--run-dir={self._run_dir}"]
+        told = json.loads(self.kube.exec(pod["metadata"]["name"], command, namespace=NAMESPACE))
+        return {card["spec"]["gpu"]: card["pid"] for card in told["cards"]}
+
+    @property
+    def _run_dir(self) -> str:
+        return str(self.values.get("shares", {}).get("runDir", "/run/aliquot-mps"))
 
     # The node's folders ------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ from typing import Any
 from e2e.cluster.kube import Kube
 from e2e.cluster.local import LocalCluster
 from e2e.image import build as image_build
+from e2e.sites import daemons
 from e2e.sites.site import Ability
 
 
@@ -42,8 +43,17 @@ class LocalSite:
             "kubeletRoot": str(self.cluster.kubelet_root),
             "cdiDir": str(self.cluster.cdi_dir),
             "simulateRoot": str(root / "sim-chart"),
-            "shares": {"runDir": f"/run/e2e-{self.cluster.spec.name}", "stateDir": f"{root}/mps"},
+            "shares": {"runDir": str(self._run_dir), "stateDir": f"{root}/mps"},
         }
+
+    @property
+    def _run_dir(self) -> Path:
+        """Short: paths of pipe directories are limited to 87 bytes."""
+        return Path(f"/run/e2e-{self.cluster.spec.name}")
+
+    def close(self) -> None:
+        """End what outlives pods."""
+        daemons.end(self._run_dir)
 
     def load(self) -> None:
         """Build the image and import it."""

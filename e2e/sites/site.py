@@ -70,6 +70,10 @@ class Site(Protocol):
         """Sections for the report of a failed test."""
         ...
 
+    def close(self) -> None:
+        """Let go of it; the cluster itself stays."""
+        ...
+
 
 def workers(kube: Kube) -> list[str]:
     """Nodes without a taint that keeps ordinary pods away."""
