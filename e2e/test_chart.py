@@ -4,6 +4,7 @@ import json
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -45,6 +46,36 @@ def test_the_plugin_runs_on_every_worker_with_no_more_than_it_needs(release: Ins
         told = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
         assert int(told["CapEff"], 16) == 1 << 27, "CAP_MKNOD alone (capability.h: 27)"
         assert told["NoNewPrivs"] == "1"
+
+
+def in_plugin(release: Installed, script: str) -> Any:
+    """The JSON that a Python script prints in a plugin's container."""
+    name = release.pods()[0]["metadata"]["name"]
+    return json.loads(release.kube.exec(name, ["python3", "-c", script], namespace=NAMESPACE))
+
+
+def test_the_image_lists_what_is_in_it(release: Installed):
+    names = in_plugin(
+        release,
+        "import json; bom = json.load(open('/opt/aliquot/sbom.cdx.json'));"
+        "print(json.dumps([part['name'] for part in bom['components']]))",
+    )
+
+    assert {"grpcio", "kubernetes", "nvidia-ml-py", "protobuf"} <= set(names)
+    assert not {"pip", "hatchling", "pytest"} & set(names)
+
+
+def test_every_module_of_the_image_is_compiled(release: Installed):
+    """The root is read-only: what is not compiled is compiled at each start."""
+    without = in_plugin(
+        release,
+        "import json, importlib.util, pathlib, sysconfig;"
+        "cached = lambda path: pathlib.Path(importlib.util.cache_from_source(str(path)));"
+        "found = pathlib.Path(sysconfig.get_path('purelib')).rglob('*.py');"
+        "print(json.dumps([str(path) for path in found if not cached(path).exists()]))",
+    )
+
+    assert without == []
 
 
 def test_helm_test_runs_a_claim(release: Installed):

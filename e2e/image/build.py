@@ -23,8 +23,6 @@ from e2e.image import bases
 
 ROOT = Path(__file__).parent.parent.parent
 NAME = "localhost/aliquot"
-TAG = "e2e"
-REFERENCE = f"{NAME}:{TAG}"
 PACKAGES: dict[str, Path | str] = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 _DOCKERFILE = ROOT / "deploy" / "Dockerfile"
 _KEPT = 3  # archives of 75 MB each
@@ -34,6 +32,11 @@ def version() -> str:
     """The project's version."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return str(project["version"])
+
+
+def reference() -> str:
+    """The image's full name: what the chart's default values ask for."""
+    return f"{NAME}:{version()}"
 
 
 def context_folders(ignore_file: str) -> list[str]:
@@ -54,7 +57,8 @@ def sources() -> Iterator[Path]:
 
 def digest() -> str:
     """Twelve hex digits over the sources and the bases."""
-    hashed = hashlib.sha256(repr([bases.BUILD.digest(), bases.RUN.digest(), _public()]).encode())
+    given = [reference(), bases.BUILD.digest(), bases.RUN.digest(), _public()]
+    hashed = hashlib.sha256(repr(given).encode())
     for path in sources():
         hashed.update(str(path.relative_to(ROOT)).encode())
         hashed.update(hashlib.sha256(path.read_bytes()).digest())
@@ -71,13 +75,13 @@ def archive() -> Path:
         packages.ensure(PACKAGES)
         path.parent.mkdir(parents=True, exist_ok=True)
         with phase("image"):
-            build(REFERENCE, path)
+            build(reference(), path)
         _forget_old(path)
     return path
 
 
-def build(reference: str, path: Path) -> None:
-    """Build the image and write it to ``path`` under the name ``reference``."""
+def build(name: str, path: Path) -> None:
+    """Build the image and write it to ``path`` under ``name``."""
     base, run_base = _bases()
     arguments = {
         "BASE": base,
@@ -88,10 +92,10 @@ def build(reference: str, path: Path) -> None:
     }
     built = [f"--build-arg={key}={value}" for key, value in arguments.items()]
     options = ["--layers", "--isolation=chroot", "--network=host", *_certificates(), *built]
-    _buildah("bud", *options, "-t", reference, "-f", str(_DOCKERFILE), str(ROOT))
+    _buildah("bud", *options, "-t", name, "-f", str(_DOCKERFILE), str(ROOT))
     scratch = path.with_suffix(".building")
     scratch.unlink(missing_ok=True)
-    _buildah("push", "-q", reference, f"oci-archive:{scratch}:{reference}")
+    _buildah("push", "-q", name, f"oci-archive:{scratch}:{name}")
     scratch.replace(path)
 
 

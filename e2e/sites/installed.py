@@ -143,7 +143,6 @@ def base_values(site: Site) -> dict[str, Any]:
         "simulate": SIMULATED,
         "policy": _POLICY,
         "plugin": {"logFormat": "text"},
-        "shares": {"enabled": False},
     }
     return merged(chosen, image_values(site.image), site.values())
 

@@ -17,7 +17,7 @@ class LocalSite:
 
     name = "local"
     abilities: frozenset[Ability] = frozenset({"load images", "look at nodes", "stop the API"})
-    image = image_build.REFERENCE
+    image = image_build.reference()
 
     def __init__(self, cluster: LocalCluster) -> None:
         self.cluster = cluster

@@ -120,7 +120,7 @@ class KindSite:
     abilities: frozenset[Ability] = frozenset(
         {"load images", "several nodes", "look at nodes", "stop a node"}
     )
-    image = image_build.REFERENCE
+    image = image_build.reference()
 
     def __init__(self, cluster: KindCluster) -> None:
         self.cluster = cluster
