@@ -226,11 +226,12 @@ def test_a_changed_policy_is_taken_up_without_a_restart(release: Installed):
     def types() -> set[str]:
         return {each["attributes"]["type"]["string"] for each in release.devices(node)}
 
-    # The kubelet brings the ConfigMap within a minute, the plugin looks every 30 s.
-    poll(lambda: types() == {"gpu"}, "partitions to be withdrawn", timeout_s=180)
+    release.hurry()
+    poll(lambda: types() == {"gpu"}, "everything but whole cards to be withdrawn", timeout_s=180)
     assert release.uids() == before
     release.upgrade()
-    poll(lambda: types() == {"gpu", "mig"}, "partitions to be back", timeout_s=180)
+    release.hurry()
+    poll(lambda: types() == set(MODES), "everything to be back", timeout_s=180)
 
 
 def test_a_plugin_that_is_stopped_ends_by_itself(release: Installed):
