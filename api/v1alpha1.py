@@ -16,7 +16,7 @@ so that nothing a user writes can become a path, a variable or a second line.
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, assert_never
 
 from api.policy_sharing import INTERVALS
 from api.quantities import read_memory
@@ -120,6 +120,8 @@ def merge(base: Configs, over: Config) -> Configs:
         case TimeSliceConfig():
             interval = over.interval or base.time_slice.interval
             return Configs(base.gpu, base.mps, TimeSliceConfig(interval))
+        case _:
+            assert_never(over)
 
 
 def _tighter(a: MpsConfig, b: MpsConfig) -> MpsConfig:

@@ -1,6 +1,6 @@
-"""``python -m bench prepare|partitions|scheduling|node|all``: measure on a booted cluster.
+"""``python -m bench prepare|partitions|scheduling|node|mps|all``: measure, print tables.
 
-Tables are printed.
+All but mps boot a cluster first.
 
 Nothing here fails because of a time: a table says what is over its budget.
 """
@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from bench import lanes, node, partitions, prepare, scheduling
+from bench import lanes, node, partitions, prepare, scheduling, supervisor
 from bench.booted import Bed, bed
 
 
@@ -41,8 +41,11 @@ _PARTS: Mapping[str, Callable[[Bed, Size], dict[str, Any]]] = {
 }
 
 
+_ALONE: Mapping[str, Callable[[], dict[str, Any]]] = {"mps": supervisor.measure}  # no cluster
+
+
 @click.command(help=__doc__)
-@click.argument("what", nargs=-1, type=click.Choice([*_PARTS, "all"]), required=True)
+@click.argument("what", nargs=-1, type=click.Choice([*_PARTS, *_ALONE, "all"]), required=True)
 @click.option("--count", type=click.IntRange(1), default=200, show_default=True)
 @click.option(
     "--minutes", type=float, default=1.0, show_default=True, help="Idle time without API writes."
@@ -50,10 +53,11 @@ _PARTS: Mapping[str, Callable[[Bed, Size], dict[str, Any]]] = {
 @click.option("--out", type=click.Path(path_type=Path), help="A file for every value, as JSON.")
 def main(what: tuple[str, ...], count: int, minutes: float, out: Path | None) -> None:
     """See the module."""
-    found: dict[str, Any] = {}
-    with bed() as here:
-        for name in _PARTS if "all" in what else what:
-            found[name] = _PARTS[name](here, Size(count, minutes))
+    asked = (*_ALONE, *_PARTS) if "all" in what else what
+    found: dict[str, Any] = {name: _ALONE[name]() for name in asked if name in _ALONE}
+    if on_cluster := [name for name in asked if name in _PARTS]:
+        with bed() as here:
+            found |= {name: _PARTS[name](here, Size(count, minutes)) for name in on_cluster}
     if out is not None:
         out.parent.mkdir(parents=True, exist_ok=True)
         out.write_text(json.dumps(found))

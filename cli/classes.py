@@ -25,8 +25,13 @@ def partition_selector(driver: str, profile: str | None = None) -> str:
     """CEL for one MIG partition, of any profile or of this one."""
     domain = f"device.attributes['{driver}']"
     if profile is None:
-        return f"device.driver == '{driver}' && {domain}.type == 'mig'"
+        return type_selector(driver, "mig")
     return f"device.driver == '{driver}' && {domain}.?profile.orValue('') == '{profile}'"
+
+
+def type_selector(driver: str, type_: str) -> str:
+    """CEL for one device of a type."""
+    return f"device.driver == '{driver}' && device.attributes['{driver}'].type == '{type_}'"
 
 
 def mig_resource(profile: str) -> str:
@@ -57,10 +62,13 @@ def device_class(
 def all_classes(
     driver: str, profiles: Iterable[str], whole_resource: str | None, *, extended: bool
 ) -> list[dict[str, Any]]:
-    """``gpu``, ``mig``, and one class a profile; with ``extended``, each profile's class answers
-    for the resource that NVIDIA's device plugin has for it."""
+    """``gpu``, ``gpu-share``, ``gpu-timeslice``, ``mig``, and one class a profile; with
+    ``extended``, each profile's class answers for the resource that NVIDIA's device plugin has
+    for it."""
     found = [
         device_class(driver, whole_card_selector(driver), whole_resource),
+        device_class(driver, type_selector(driver, "mps"), name="gpu-share"),
+        device_class(driver, type_selector(driver, "timeslice"), name="gpu-timeslice"),
         device_class(driver, partition_selector(driver), name="mig"),
     ]
     for profile in profiles:

@@ -72,6 +72,8 @@ async def _run(folder: Path, profile: str, count: int) -> int:
             for tail in children.tails():
                 click.echo(tail, err=True)
             return 1
+        finally:
+            await story.stop_daemons()
     click.echo(f"\n{click.style('all as it should be', fg='green')}, {_seconds(start)}")
     return 0
 

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from cli.drawing import attribute
+from kubeletplugin.quantities import quantity
 
 NAMESPACE = "demo"
-CLASS = "gpu"
+CLASS, SHARES, PARTITIONS = "gpu", "gpu-share", "mig"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,45 @@ class Wish:
 
 
 def wishes(devices: Sequence[Mapping[str, Any]], driver: str, cel: bool) -> list[Wish]:
-    """One card, two cards, one card by what it is; as many of them as fit, in this order."""
-    found = [_one(), _two(devices, driver), _selected(devices[0], driver, cel)]
-    kept, left = [], len(devices)
-    for wish in found:
-        need = wish.spec["requests"][0]["exactly"]["count"]
+    """Two shares of one card, a partition, then one card, two cards, one card by what it is; as
+    many of them as fit, in this order. ``devices`` are all that are published."""
+    wholes = [each for each in devices if attribute(each, "type") == "gpu"]
+    shared = next((each for each in devices if attribute(each, "type") == "mps"), None)
+    cut = next((each for each in devices if attribute(each, "type") == "mig"), None)
+    found: list[tuple[int, Wish]] = []
+    if shared is not None:
+        found += [
+            (1, _share("share-a", "chat", "1/6", 25, shared)),
+            (0, _share("share-b", "embedding", "1/3", 40, shared)),
+        ]
+    if cut is not None:
+        found.append((1, _partition(cut)))
+    found += [(1, _one()), (2, _two(wholes, driver)), (1, _selected(wholes[0], driver, cel))]
+    kept, left = [], len(wholes)
+    for need, wish in found:
         if need <= left:
             kept.append(wish)
             left -= need
     return kept
+
+
+def _share(claim: str, pod: str, part: str, percent: int, device: Mapping[str, Any]) -> Wish:
+    """``part`` of the card's memory, in whole Gi."""
+    above, below = map(int, part.split("/"))
+    total = quantity(device["capacity"]["memory"]["value"])
+    size = f"{int(total * above / below) >> 30}Gi"
+    capacity = {"requests": {"memory": size, "computePercent": str(percent)}}
+    request = {"name": "gpu", "exactly": {"deviceClassName": SHARES, "capacity": capacity}}
+    words = f"{size} and {percent} % of a card that others use too"
+    return Wish(claim, pod, words, {"requests": [request]})
+
+
+def _partition(device: Mapping[str, Any]) -> Wish:
+    profile = attribute(device, "profile")
+    request = {"name": "gpu", "exactly": {"deviceClassName": PARTITIONS}}
+    return Wish(
+        "partition", "batch", f"a MIG partition (the smallest: {profile})", {"requests": [request]}
+    )
 
 
 def _request(count: int, selectors: Sequence[str] = ()) -> dict[str, Any]:

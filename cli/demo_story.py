@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -19,10 +20,15 @@ from kubeletplugin.contract import ClaimRef
 from kubeletplugin.kube import KubeClient
 from kubeletplugin.testing.allocator import allocate, candidates, release
 from kubeletplugin.testing.kubelet import Answer, PluginClient, find_plugin
+from mps.client import MpsClient
+from mps.protocol import MpsError
+from mps.standin.install import install
 
 API = "/apis/resource.k8s.io/v1"
 CLAIMS = f"{API}/namespaces/{NAMESPACE}/resourceclaims"
 NODE = "demo-node"
+_WISHES = 6  # claims, where there is room for all
+_POLICY = "gpus:\n- select: {all: true}\n  modes: [gpu, mps, mig]\n"
 _SHOWN = 16  # cards in lists; a node may have 512
 
 
@@ -53,6 +59,7 @@ class Demo:
         await self._start_api()
         kubeconfig = str(self.folder / "kubeconfig")
         async with KubeClient.from_environment(kubeconfig) as client:
+            await self._start_supervisor()
             await self._start_plugin(client)
             found = await self._until(self._register, "the plugin's registration")
             said = ", ".join(found.supported)
@@ -77,6 +84,10 @@ class Demo:
     def journal(self) -> Path:
         return self.kubelet / "plugins" / self.driver / "claims"
 
+    @property
+    def mps_socket(self) -> Path:
+        return self.folder / "mps" / "supervisor.sock"
+
     # Start -------------------------------------------------------------------------------
 
     async def _start_api(self) -> None:
@@ -87,16 +98,42 @@ class Demo:
         await self._until(_now(kubeconfig.exists), "the API server")
         self.say(f"embedded API server, process {pid}")
 
+    async def _start_supervisor(self) -> None:
+        """With a stand-in of NVIDIA's control program, which needs a card to be of use."""
+        program = await asyncio.to_thread(install, self.folder / "bin")
+        arguments = [
+            *(
+                "--run-dir",
+                str(self.folder / "mps"),
+                "--state-dir",
+                str(self.folder / "mps-state"),
+            ),
+            *("--control-program", str(program), "--cgroup-root", "none", "--host-shm"),
+        ]
+        pid = await self.children.start("mps-supervisor", "mps", arguments)
+        await self._until(_now(self.mps_socket.exists), "the MPS supervisor")
+        self.say(f"MPS supervisor, process {pid}, with a stand-in of {program.name}")
+
+    async def stop_daemons(self) -> None:
+        """Control daemons outlive their supervisor, so a demo that failed ends them here."""
+        client = MpsClient(self.mps_socket, timeout_s=10.0)
+        with contextlib.suppress(MpsError):
+            for state in await asyncio.to_thread(client.cards):
+                await asyncio.to_thread(client.stop, state.spec.gpu)
+
     async def _start_plugin(self, client: KubeClient) -> None:
         """The Node comes first: ResourceSlices belong to it."""
         node = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": NODE}}
         await client.create("/api/v1/nodes", node)
+        policy = self.folder / "policy.yaml"
+        policy.write_text(_POLICY)
         arguments = [
             *("node", "run", "--node-name", NODE, "--driver-name", self.driver),
             *("--simulate", f"{self.profile}:{self.count}"),
             *("--simulate-root", str(self.folder / "hardware")),
             *("--kubeconfig", str(self.folder / "kubeconfig")),
             *("--kubelet-root", str(self.kubelet), "--cdi-dir", str(self.cdi)),
+            *("--mps-socket", str(self.mps_socket), "--config", str(policy)),
             *("--http-address", ""),
         ]
         pid = await self.children.start("plugin", "cli.main", arguments)
@@ -104,6 +141,9 @@ class Demo:
             f"plugin of {NODE}, process {pid}, {self.count} simulated {self.profile}, "
             f"sockets in {self.kubelet}"
         )
+
+    def _wholes(self) -> list[Mapping[str, Any]]:
+        return [each for each in self.devices if drawing.attribute(each, "type") == "gpu"]
 
     async def _register(self) -> PluginClient | None:
         """A short while, then the caller looks whether the plugin is still there."""
@@ -123,13 +163,15 @@ class Demo:
         slices, _ = await client.list_pages(f"{API}/resourceslices")
         names = ", ".join(found["metadata"]["name"] for found in slices)
         self.say(f"{plural(len(slices), 'ResourceSlice')} ({names}):")
-        rows = [_published_row(device) for device in self.devices]
+        rows = [_published_row(device) for device in self._wholes()]
         lines = table(("DEVICE", "PRODUCT", "MEMORY", "PCI", "NUMA", "NVLINK"), rows)
         for line in shortened(lines, _SHOWN + 1, "device"):
             self.say(line)
+        kinds = Counter(drawing.attribute(device, "type") for device in self.devices)
+        self.say(f"beside them {kinds['mps']} to share, {kinds['mig']} possible partitions")
         self._demand(
-            len(self.devices) == self.count,
-            f"{self.count} devices were wanted, {len(self.devices)} are published",
+            kinds["gpu"] == kinds["mps"] == self.count,
+            f"{self.count} whole and shared cards were wanted, published are {dict(kinds)}",
         )
 
     # Claims ------------------------------------------------------------------------------
@@ -138,15 +180,23 @@ class Demo:
         self._title("Claim and allocate")
         cel = find_spec("cel_expr_python") is not None
         expression = (classes.whole_card_selector if cel else classes.plain_selector)(self.driver)
-        await client.create(f"{API}/deviceclasses", classes.device_class(self.driver, expression))
-        self.say(f"DeviceClass {demo_claims.CLASS}: {expression}")
+        expressions = {
+            demo_claims.CLASS: expression,
+            demo_claims.SHARES: classes.type_selector(self.driver, "mps"),
+            demo_claims.PARTITIONS: classes.type_selector(self.driver, "mig"),
+        }
+        for name, each in expressions.items():
+            await client.create(
+                f"{API}/deviceclasses", classes.device_class(self.driver, each, name=name)
+            )
+            self.say(f"DeviceClass {name}: {each}")
         if not cel:
             self.say("(the CEL engine is not installed: selectors are comparisons only;")
             self.say(' `pip install "aliquot[cel]"` adds it)')
         self.wishes = demo_claims.wishes(self.devices, self.driver, cel)
-        if len(self.wishes) < 3:
+        if len(self.wishes) < _WISHES:
             room = plural(self.count, "card")
-            self.say(f"(room on {room}: {len(self.wishes)} of the demo's 3 claims)")
+            self.say(f"(room on {room}: {len(self.wishes)} of the demo's {_WISHES} claims)")
         for wish in self.wishes:
             await self._allocate(client, wish)
 
@@ -180,7 +230,9 @@ class Demo:
             raise WrongError(str(error)) from error
         self.say(f"container main of pod {click.style(wish.pod, bold=True)}, claim {wish.claim}:")
         lines = [*_wrapped("devices", [path for path, _ in got.nodes])]
-        lines += _wrapped("files", [f"{len(got.mounts)} of the driver, read-only"])
+        own = [path for path in got.mounts if path.startswith(str(self.folder / "mps"))]
+        lines += _wrapped("files", [f"{len(got.mounts) - len(own)} of the driver, read-only"])
+        lines += _wrapped("MPS", ["the pipe directory of the card's daemon"] if own else [])
         lines += _wrapped("environment", got.env)
         for line in lines:
             self.say(f"  {line}")
@@ -188,18 +240,21 @@ class Demo:
 
     def _check_injected(self, wish: Wish, claim: Mapping[str, Any], got: Injected) -> None:
         by_name = {str(device["name"]): device for device in self.devices}
-        uuids = {drawing.attribute(by_name[name], "uuid") for name in _allocated(claim)}
+        uuids = {drawing.attribute(by_name[name], "uuid") for name in _allocated(claim)} - {""}
         told = {
             value for name, _, value in (entry.partition("=") for entry in got.env)
-            if name.endswith("_UUID")
+            if name.endswith("_UUID") and not value.startswith("MIG-")
         }  # fmt: skip
         self._demand(told == uuids, f"pod {wish.pod} sees {told}, allocated are {uuids}")
         cards = [path for path, _ in got.nodes if path.removeprefix("/dev/nvidia").isdigit()]
+        wanted = len(_allocated(claim))
         self._demand(
-            len(cards) == len(uuids),
-            f"pod {wish.pod} has the nodes {cards} for {len(uuids)} cards",
+            len(cards) == wanted, f"pod {wish.pod} has the nodes {cards} for {wanted} devices"
         )
-        missing = [host for _, host in got.nodes if not Path(host).exists()]
+        # Nodes of partitions' capabilities are made by the runtime where they do not exist.
+        missing = [
+            host for path, host in got.nodes if "-caps/" not in path and not Path(host).exists()
+        ]
         self._demand(not missing, f"pod {wish.pod}: no device node {missing} on the host")
 
     async def _all_ready(self, client: KubeClient) -> bool:
@@ -217,9 +272,10 @@ class Demo:
         found = drawing.cards(slices, claims, self.driver)
         for line in drawing.draw(found):
             self.say(line)
-        held = sum(bool(card.holders) for card in found)
+        held = sum(len(card.holders) + len(card.shares) for card in found)
+        held += sum(len(part.holders) for card in found for part in card.parts)
         wanted = sum(len(_allocated(claim)) for claim in claims)
-        self._demand(held == wanted, f"the map shows {held} cards held, {wanted} are allocated")
+        self._demand(held == wanted, f"the map shows {held} holders, {wanted} are allocated")
 
     async def _unprepare(self, client: KubeClient, plugin: PluginClient) -> None:
         self._title("Unprepare: nothing is left")

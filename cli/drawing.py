@@ -6,10 +6,12 @@ from typing import Any, TypeAlias
 
 import click
 
+from cli.drawing_shares import SharePart, card_name, part_of, texts, widths
 from cli.text import plural, table
 
 Object: TypeAlias = Mapping[str, Any]
 DeviceId: TypeAlias = tuple[str, str, str]  # driver, pool, device
+Holding: TypeAlias = tuple[str, Object]  # who, and the allocation result
 
 BAR = 24  # columns of a bar
 _FULL, _FREE, _TAINTED, _EDGE = "█", "░", "▒", "▌"
@@ -32,10 +34,12 @@ class Card:
     taints: tuple[str, ...] = ()  # "key=value:effect"
     parts: tuple["Part", ...] = ()  # partitions that are held or tainted, by start
     slices: int = 0  # memory slices, where the card is offered in partitions
+    shares: tuple[SharePart, ...] = ()
+    shareable: str = ""  # memory that shares divide, a Kubernetes quantity
 
     @property
     def held(self) -> bool:
-        return bool(self.holders) or any(part.holders for part in self.parts)
+        return bool(self.holders or self.shares) or any(part.holders for part in self.parts)
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,25 +54,35 @@ class Part:
 
 
 def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> list[Card]:
-    """The cards of ``driver``, by node and PCI address, with the partitions that are held.
+    """The cards of ``driver``, by node and PCI address, with the partitions and shares that are
+    held.
 
-    A card that is offered in partitions only is drawn all the same. Only the newest generation
-    of a pool counts (KEP-4381).
+    A card that is offered in partitions or shares only is drawn all the same. Only the newest
+    generation of a pool counts (KEP-4381).
     """
-    held = holders(claims)
+    held = holdings(claims)
     wholes: dict[tuple[str, str], Card] = {}
     cut: dict[tuple[str, str], list[Card]] = {}
+    shared: dict[tuple[str, str], list[Card]] = {}
     for spec in _newest(slices, driver):
         for device in spec.get("devices") or ():
             card = _card(spec, device, held)
             if attribute(device, "type") == "mig":
                 name = card.device.partition("-mig-")[0]
                 cut.setdefault((card.node, name), []).append(_as_part(card, device))
+            elif (kind := attribute(device, "type")) in ("mps", "timeslice"):
+                name = card_name(card.device, kind)
+                of_device = held.get((spec["driver"], spec["pool"]["name"], device["name"]), ())
+                of_card = _as_shared(card, kind, of_device)
+                shared.setdefault((card.node, name), []).append(of_card)
             elif attribute(device, "type") in ("", "gpu"):
                 wholes[card.node, card.device] = card
     for key, partitions in cut.items():
         bare = replace(partitions[0], device=key[1], parts=(), holders=(), taints=(), memory="")
         wholes[key] = _with_parts(wholes.get(key, bare), partitions)
+    for key, found in shared.items():
+        bare = replace(found[0], device=key[1], shares=(), taints=())
+        wholes[key] = _with_shares(wholes.get(key, bare), found)
     return sorted(
         wholes.values(), key=lambda card: (card.node, len(card.pci), card.pci, card.device)
     )
@@ -76,7 +90,12 @@ def cards(slices: Iterable[Object], claims: Iterable[Object], driver: str) -> li
 
 def holders(claims: Iterable[Object]) -> dict[DeviceId, tuple[str, ...]]:
     """Who holds which device: ``namespace/claim`` and the pods it is reserved for."""
-    held: dict[DeviceId, tuple[str, ...]] = {}
+    return {key: tuple(who for who, _ in found) for key, found in holdings(claims).items()}
+
+
+def holdings(claims: Iterable[Object]) -> dict[DeviceId, tuple[Holding, ...]]:
+    """The same, each with its allocation result."""
+    held: dict[DeviceId, tuple[Holding, ...]] = {}
     for claim in claims:
         status = claim.get("status") or {}
         devices = (status.get("allocation") or {}).get("devices") or {}
@@ -84,7 +103,7 @@ def holders(claims: Iterable[Object]) -> dict[DeviceId, tuple[str, ...]]:
         for result in devices.get("results") or ():
             key = (result["driver"], result["pool"], result["device"])
             mark = " [admin]" if result.get("adminAccess") else ""
-            held[key] = (*held.get(key, ()), who + mark)
+            held[key] = (*held.get(key, ()), (who + mark, result))
     return held
 
 
@@ -125,7 +144,7 @@ def _newest(slices: Iterable[Object], driver: str) -> Iterator[Object]:
     return (spec for spec in specs if spec["pool"]["generation"] == newest[spec["pool"]["name"]])
 
 
-def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[str, ...]]) -> Card:
+def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[Holding, ...]]) -> Card:
     pool = spec["pool"]["name"]
     memory = ((device.get("capacity") or {}).get("memory") or {}).get("value", "")
     return Card(
@@ -136,7 +155,7 @@ def _card(spec: Object, device: Object, held: Mapping[DeviceId, tuple[str, ...]]
         numa=attribute(device, f"{_STANDARD}numaNode"),
         nvlink=attribute(device, "nvlinkGroup"),
         pci=attribute(device, f"{_STANDARD}pciBusID"),
-        holders=held.get((spec["driver"], pool, device["name"]), ()),
+        holders=tuple(who for who, _ in held.get((spec["driver"], pool, device["name"]), ())),
         taints=tuple(_taint(taint) for taint in device.get("taints") or ()),
     )
 
@@ -158,6 +177,20 @@ def _with_parts(card: Card, partitions: Sequence[Card]) -> Card:
     )
 
 
+def _as_shared(card: Card, kind: str, held: Iterable[Holding]) -> Card:
+    """The card of a shared device, with the shares of it."""
+    parts = tuple(part_of(who, kind, result) for who, result in held)
+    return replace(card, holders=(), shares=parts, shareable=card.memory)
+
+
+def _with_shares(card: Card, shared: Sequence[Card]) -> Card:
+    """At most one of a card's shared devices is held. Taints are told once: where the card is
+    not offered as a whole, by its shared device."""
+    held = next((each for each in shared if each.shares), shared[0])
+    taints = card.taints or held.taints
+    return replace(card, shares=held.shares, shareable=held.shareable, taints=taints)
+
+
 def _taint(taint: Object) -> str:
     value = f"={taint['value']}" if taint.get("value") else ""
     return f"{taint['key']}{value}:{taint['effect']}"
@@ -166,12 +199,13 @@ def _taint(taint: Object) -> str:
 def _colours(here: Sequence[Card]) -> Mapping[str, str]:
     all_holders = [card.holders for card in here]
     all_holders += [part.holders for card in here for part in card.parts]
+    all_holders += [(share.holder,) for card in here for share in card.shares]
     names = list(dict.fromkeys(holders[0] for holders in all_holders if holders))
     return {name: _HOLDER_COLOURS[i % len(_HOLDER_COLOURS)] for i, name in enumerate(names)}
 
 
 def _row(card: Card, colours: Mapping[str, str]) -> tuple[str, ...]:
-    held = [*card.holders, *(_part_text(part) for part in card.parts)]
+    held = [*card.holders, *(_part_text(part) for part in card.parts), *texts(card.shares)]
     holder = "; ".join(held) or "free"
     if card.taints:
         holder += click.style(f"  tainted: {', '.join(card.taints)}", fg="red")
@@ -199,7 +233,18 @@ def _cut_bar(card: Card, colours: Mapping[str, str]) -> str:
     return "".join(cells)
 
 
+def _shared_bar(card: Card, colours: Mapping[str, str]) -> str:
+    cells: list[str] = []
+    columns = widths(card.shares, card.shareable, BAR)
+    for share, width in zip(card.shares, columns, strict=True):
+        text = (_FULL * (width - 1) + _EDGE) if width else ""
+        cells.append(click.style(text, fg=colours[share.holder]))
+    return "".join(cells) + _FREE * (BAR - sum(columns))
+
+
 def _bar(card: Card, colours: Mapping[str, str]) -> str:
+    if card.shares and not card.holders:
+        return _shared_bar(card, colours)
     if card.parts and not card.holders:
         return _cut_bar(card, colours)
     bar = (_FULL if card.holders else _FREE) * BAR

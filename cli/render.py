@@ -1,6 +1,7 @@
 """``aliquot render``: the objects of a node or of the installation, offline."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,14 @@ def _features(ctx: click.Context, param: click.Parameter, value: str) -> frozens
     return found
 
 
+def _version(ctx: click.Context, param: click.Parameter, value: str) -> tuple[int, int]:
+    """``1.35`` or ``1.36.3``: minor and patch."""
+    match = re.fullmatch(r"v?1\.(\d{1,3})(?:\.(\d{1,3}))?", value, re.ASCII)
+    if match is None:
+        raise click.BadParameter("want a version such as 1.35 or 1.36.3", ctx, param)
+    return int(match[1]), int(match[2] or 0)
+
+
 @click.command()
 @click.argument("profile", required=False)
 @click.option("--count", type=int, default=8, show_default=True, help="How many cards.")
@@ -36,6 +45,15 @@ def _features(ctx: click.Context, param: click.Parameter, value: str) -> frozens
     default=",".join(_FEATURES),
     show_default=True,
     help="What the cluster keeps of the optional fields.",
+)
+@click.option(
+    "--kubernetes",
+    "version",
+    metavar="VERSION",
+    callback=_version,
+    default="1.36.3",
+    show_default=True,
+    help="The cluster's version: below 1.36.3 shared devices stand alone on their cards.",
 )
 @click.option(
     "--modes",
@@ -124,16 +142,19 @@ def _slices(
     count: int,
     mig_mode: bool,
     features: frozenset[str],
+    version: tuple[int, int],
     **names: str,
 ) -> list[dict[str, Any]]:
     from cli import offline  # noqa: PLC0415 - NVML and the simulator
+    from driver.plan.layout import cluster_features  # noqa: PLC0415
     from kubeletplugin.plan_publish import Identity  # noqa: PLC0415
     from kubeletplugin.publish_checks import PublishError  # noqa: PLC0415
 
     try:
         found = offline.inventory(profile, count, names["node_name"], mig_mode=mig_mode)
         owner = Identity(names["driver_name"], names["node_name"])
-        return offline.resource_slices(found, policy, features, owner)
+        able = cluster_features(features, *version)
+        return offline.resource_slices(found, policy, able, owner)
     except (ValueError, PublishError) as error:
         raise click.ClickException(str(error)) from error
 
@@ -192,7 +213,7 @@ def _table(objects: Sequence[Mapping[str, Any]]) -> list[str]:
             device["name"],
             attribute(device, "profile") or attribute(device, "type"),
             attribute(device, "productName"),
-            device["capacity"]["memory"]["value"],
+            device["capacity"].get("memory", {}).get("value", ""),
             *(attribute(device, name) for name in columns[2:]),
         )
         for each in objects

@@ -113,7 +113,9 @@ class NodeDaemon:
             self.client, Owner(s.driver_name, s.node_name), on_dropped=self._on_dropped
         )
         self._status = StatusWriter(self.client, s.driver_name, lambda: self.cards.gpus)
-        self._claims: ClaimSource = ClaimReader(self.client)
+        self._claims: ClaimSource = ClaimReader(
+            self.client, lambda: self._lanes.start(self.cards.look_ahead)
+        )
         if s.claim_cache:
             cache = ClaimCache(self.client, self._claims)
             self._claims = cache
@@ -234,6 +236,8 @@ class NodeDaemon:
             await asyncio.wait(self._checks, timeout=_CHECK_GRACE_S)
         if not await self.plugin.stop():
             log.error("work on claims outlasts the stop; the journal covers it")
+        if self._watch is not None:
+            await asyncio.to_thread(self.journal.flush)
         await self.publisher.stop()
         for task in self._tasks:
             task.cancel()

@@ -30,9 +30,13 @@ class Lanes:
         self._jobs: SimpleQueue[_Job | None] = SimpleQueue()
         self._threads: list[Thread] = []
         self._busy = 0  # jobs that run or wait, counted on the event loop
+        self._started: set[asyncio.Future[None]] = set()  # or they may vanish half-way
 
-    async def run(self, gpus: Iterable[GpuUuid], call: Callable[[], T]) -> T:
-        """Run blocking ``call`` on a thread, alone on each of ``gpus``.
+    async def run(
+        self, gpus: Iterable[GpuUuid], call: Callable[[], T], *, brief: bool = False
+    ) -> T:
+        """Run blocking ``call`` on a thread, alone on each of ``gpus``; with ``brief`` on the
+        event loop: handing it to a thread and back would take longer than the call.
 
         Lanes are taken in sorted order, so that two claims on several cards cannot wait for each
         other. The task that awaits this must not be cancelled.
@@ -43,10 +47,16 @@ class Lanes:
                 lock = self._locks.setdefault(gpu, asyncio.Lock())
                 await lock.acquire()
                 held.append(lock)
-            return await self._on_a_thread(call)
+            return call() if brief else await self._on_a_thread(call)
         finally:
             for lock in reversed(held):
                 lock.release()
+
+    def start(self, call: Callable[[], None]) -> None:
+        """Run ``call``, which must not raise, on a thread and go on; from the event loop."""
+        task = asyncio.ensure_future(self._on_a_thread(call))
+        self._started.add(task)
+        task.add_done_callback(self._started.discard)
 
     async def _on_a_thread(self, call: Callable[[], T]) -> T:
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()

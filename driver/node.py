@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from api.policy import NodePolicy
+from driver.common import CommonParts
 from driver.errors import HardwareError, StateError
 from driver.hw.libraries import DriverFiles
 from driver.model.devices import Device, MigPartition, MpsGpu, WholeGpu
@@ -17,11 +18,10 @@ from driver.model.readings import CardReading, XidEvent
 from driver.model.shares import SharingFacts
 from driver.model.usage import ProcessUse
 from driver.model.view import MpsFolders, NodeView
-from driver.mounting import Mounts
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.counters import uncovered
 from driver.plan.health import describe, next_health, taints
-from driver.plan.layout import EVERYTHING, is_kept_out
+from driver.plan.layout import EVERYTHING, is_kept_out, keep_shared
 from driver.plan.partitions import rule_of
 from driver.plan.prepare import Foreign
 from driver.plan.resources import Taint, driver_resources
@@ -93,11 +93,12 @@ class NodeCards:
         self._known = known
         self._driver, self._pool, self._boot_id = driver, pool, boot_id
         self._gpus: dict[GpuUuid, Gpu] = {}
+        self._held: Set[GpuUuid] = frozenset()  # at the last look
         self._health: dict[GpuUuid, CardHealth] = {}
         self._versions: Versions = ("", (0, 0))  # as last enumerated
         self._strangers = Strangers(hardware)
         self._uncounted: dict[GpuUuid, tuple[str, ...]] = {}
-        self._mounts = Mounts()
+        self._common = CommonParts(hardware)
         self.shares = Sharing(hardware.known_folders)
         self._down = ""  # why NVML as a whole does not answer
 
@@ -147,6 +148,7 @@ class NodeCards:
         }
         self._versions = (found.driver_version, found.cuda_driver_version)
         strange = self._strangers.look(there.values(), self.policy, places)
+        self._held = held
         self._take(there | missing, found)
         lost = CardHealth(lost=True)
         self._health = {
@@ -166,7 +168,8 @@ class NodeCards:
         self.inventory = replace(found, gpus=tuple(ordered))
         self._gpus = {gpu.uuid: gpu for gpu in ordered}
         devices = node_devices(self.inventory, self.policy, self._strangers.adopted, self.sharing)
-        self.devices = {each.name: each for each in devices}
+        kept = keep_shared(devices, self.devices, self._held)
+        self.devices = {each.name: each for each in kept}
         for gpu in ordered:
             left_out = uncovered(gpu)
             if left_out and self._uncounted.get(gpu.uuid) != left_out:
@@ -192,11 +195,12 @@ class NodeCards:
             if describe(before[uuid]) != describe(after[uuid])
         )
 
-    def take_sharing(self, seen: Seen) -> tuple[Change, ...]:
+    def take_sharing(self, seen: Seen, held: Set[GpuUuid]) -> tuple[Change, ...]:
         """Take in a look at the MPS supervisor; returns the cards whose daemon died or is back."""
         facts, before = self.shares.facts, {gpu: self.shares.fault(gpu) for gpu in self._gpus}
         self.shares.take(seen)
         if self.shares.facts != facts:
+            self._held = held
             self._take(self._gpus, self.inventory)
         return tuple(
             Change(gpu, now, "MpsDaemonDown", MPS_BACK, "has its MPS control daemon back")
@@ -209,7 +213,7 @@ class NodeCards:
         """Whether the policy lets any card be used in turns."""
         return any("timeslice" in rule_of(gpu, self.policy).modes for gpu in self._gpus.values())
 
-    def look_at_time_slices(self) -> str:
+    def look_at_time_slices(self, held: Set[GpuUuid]) -> str:
         """Find out whether time slices can be set; the reason where they cannot. Blocks.
 
         One card stands for all: what is missing is the program, or what it can do.
@@ -219,6 +223,7 @@ class NodeCards:
         facts = self.shares.facts
         self.shares.set_intervals(gpu is not None and not problem)
         if self.shares.facts != facts:
+            self._held = held
             self._take(self._gpus, self.inventory)
         return problem
 
@@ -313,7 +318,7 @@ class NodeCards:
             HardwareError: a card is lost, or a device node or the driver's files are missing.
         """
         try:
-            files = self._hardware.files()
+            common = self._common.take()
         except HardwareError as error:
             if not self._down:
                 raise
@@ -323,17 +328,26 @@ class NodeCards:
         return NodeView(
             driver_name=self._driver,
             gpus=self._gpus,
-            nodes={uuid: self._hardware.nodes(uuid) for uuid in wanted},
+            nodes={uuid: common.nodes.get(uuid) or self._hardware.nodes(uuid) for uuid in wanted},
             partitions={
                 (uuid, place): device
                 for uuid, place in places
                 if place is not None
                 and (device := self._hardware.partition(uuid, place)) is not None
             },
-            control_nodes=self._hardware.control_nodes(),
-            mounts=self._mounts.of(files),
+            control_nodes=common.control_nodes,
+            mounts=common.mounts,
             mps=self._hardware.mps_folders(wanted),
         )
+
+    def look_ahead(self) -> None:
+        """Look at what the next ``view`` needs, before it is known of which cards. Blocks."""
+        self._common.look_ahead(self._gpus)
+
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
+        """Whether a ``view`` of these whole cards would not block."""
+        ahead = self._common.ahead
+        return ahead is not None and ahead.nodes.keys() >= set(gpus)
 
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None

@@ -5,13 +5,14 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 from driver.apply.executor import Executor, Outcome, Recovery, also, needs_redo
 from driver.errors import DeviceConflictError, DeviceHeldError, DriverError, StateError
 from driver.lanes import Lanes
 from driver.model.claims import AllocatedClaim, ClaimState, Record
-from driver.model.devices import Device, MigPartition
+from driver.model.devices import Device, MigPartition, WholeGpu
 from driver.model.gpu import GpuProcess
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import Place, Placement
@@ -28,6 +29,7 @@ from kubeletplugin.contract import ClaimRef, Object, PreparedDevice
 log = logging.getLogger(__name__)
 
 _HOLDER_PATIENCE_S = 10.0  # of the kubelet's 45 s; an unprepare takes milliseconds, MIG a second
+_LOG_AFTER_S = 0.005
 _HOLDER_POLL_S = 0.1
 
 
@@ -37,6 +39,7 @@ class Node(Protocol):
     @property
     def devices(self) -> Mapping[DeviceName, Device]: ...
     def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView: ...
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool: ...
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None
     ) -> tuple[GpuProcess, ...]: ...
@@ -51,6 +54,10 @@ class Identity:
     driver: str
     pool: str  # the node's name
     boot_id: str
+
+
+def _afterwards(call: Callable[[], None]) -> None:
+    asyncio.get_running_loop().call_later(_LOG_AFTER_S, call)
 
 
 class GpuDriver:
@@ -76,6 +83,7 @@ class GpuDriver:
         self._sound: Any = None  # the edits common to all claims that were last found valid
         self.holder_patience_s = _HOLDER_PATIENCE_S
         self.on_claim: Callable[[Object], None] = lambda _: None
+        self.afterwards = _afterwards
         self.on_prepared: Callable[[Record], None] = lambda _: None
         self.on_released: Callable[[Record], None] = lambda _: None
 
@@ -89,9 +97,17 @@ class GpuDriver:
         self.on_claim(claim)
         record, fresh = await self._once_free(wanted)
         if fresh:
-            log.info("claim %s prepared: %s", record.claim, _names(record), extra=facts(record))
+            self._say("prepared", record)
             self.on_prepared(record)
         return self._answer(record)
+
+    def _say(self, what: str, record: Record) -> None:
+        """Log it once the answer is out: a line takes a twentieth of the call."""
+        self.afterwards(
+            lambda: log.info(
+                "claim %s %s: %s", record.claim, what, _names(record), extra=facts(record)
+            )
+        )
 
     async def _once_free(self, wanted: AllocatedClaim) -> tuple[Record, bool]:
         """Prepare, waiting a little for a holder to be unprepared.
@@ -102,11 +118,25 @@ class GpuDriver:
         until = time.monotonic() + self.holder_patience_s
         while True:
             try:
-                return await self._lanes.run(self._touched(wanted), lambda: self._prepare(wanted))
+                touched, brief = self._touched(wanted), self._is_brief(wanted)
+                prepare = partial(self._prepare, wanted)
+                return await self._lanes.run(touched, prepare, brief=brief)
             except DeviceHeldError:
                 if time.monotonic() >= until:
                     raise
             await asyncio.sleep(_HOLDER_POLL_S)
+
+    def _is_brief(self, wanted: AllocatedClaim) -> bool:
+        """Whether preparing it waits neither for a card nor for the disk: what it needs to know
+        of whole cards was looked at while the claim was read, and nothing changes on them."""
+        devices = [self._node.devices.get(each.device) for each in wanted.allocations]
+        earlier = self._journal.get(wanted.uid)
+        if earlier is not None and (earlier.steps or not same_devices(earlier, wanted)):
+            return False
+        return all(
+            isinstance(device, WholeGpu) and device.toggle is None and each.compute_mode is None
+            for device, each in zip(devices, wanted.allocations, strict=True)
+        ) and self._node.looked_ahead(device.gpu.uuid for device in devices if device)
 
     async def unprepare(self, claim: ClaimRef) -> None:
         """Take back what was done for a claim; unknown ones are already unprepared."""
@@ -115,8 +145,10 @@ class GpuDriver:
         if record is None:
             await self._lanes.run((), lambda: self._forget(uid))
             return
-        await self._lanes.run(record.gpus, lambda: self._executor.release(record))
-        log.info("claim %s unprepared: %s", record.claim, _names(record), extra=facts(record))
+        release = partial(self._executor.release, record)
+        # Without steps two files are renamed or deleted, and nothing waits for the disk.
+        await self._lanes.run(record.gpus, release, brief=not record.steps)
+        self._say("unprepared", record)
         self.on_released(record)
 
     async def recall(self, claim: ClaimRef) -> Sequence[PreparedDevice] | None:
@@ -216,16 +248,15 @@ class GpuDriver:
         return record
 
     def _without(self, planned: Record) -> Record:
-        """Nothing on the node changes, so the record may come last: the runtime reads its CDI
-        folder again while the disk takes the record (2 ms saved), and a file that never got its
-        record is swept at the next start."""
+        """The record first: the runtime reads its CDI folder again as soon as the file is there,
+        which takes the processor from whatever is still to be done for the pod."""
+        record = self._executor.apply(planned)
         try:
-            self.project(planned)
-            return self._executor.apply(planned)
+            self.project(record)
         except Exception as error:
-            uid = planned.claim.uid
-            also(error, "its CDI file may be left", lambda: self._cdi.remove(uid))
+            also(error, "its record may be left", lambda: self._executor.release(record))
             raise
+        return record
 
     def _plan(self, claim: AllocatedClaim) -> Record:
         others = self._journal.records_on(self._touched(claim))

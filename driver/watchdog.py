@@ -62,7 +62,7 @@ class Watchdog:
         self._voice = voice
         self._known = Watched()
         self._evicted: set[str] = set()  # UIDs of pods
-        self._unreadable: dict[GpuUuid, str] = {}
+        self._unreadable: set[GpuUuid] = set()
 
     @property
     def over_limit(self) -> int:
@@ -95,11 +95,11 @@ class Watchdog:
         for gpu in gpus:
             try:
                 found[gpu] = self._node.uses(gpu)
-                self._unreadable.pop(gpu, None)
+                self._unreadable.discard(gpu)
             except HardwareError as error:
-                if self._unreadable.get(gpu) != str(error):  # it may last for days
+                if gpu not in self._unreadable:  # it may last for days
                     log.warning("the use of card %s cannot be read: %s", gpu, error)
-                self._unreadable[gpu] = str(error)
+                self._unreadable.add(gpu)
         return found
 
     def _tell(

@@ -155,7 +155,7 @@ class CardWatch:
     async def take_sharing(self, seen: Seen) -> None:
         """Another look at the MPS supervisor."""
         async with self._turn:
-            changes = self._cards.take_sharing(seen)
+            changes = self._cards.take_sharing(seen, self.held_gpus())
             await asyncio.to_thread(self._cards.save)
         self._report(changes)
 
@@ -164,7 +164,8 @@ class CardWatch:
         if not self._cards.takes_turns:
             return
         async with self._turn:
-            problem = await asyncio.to_thread(self._cards.look_at_time_slices)
+            held = self.held_gpus()
+            problem = await asyncio.to_thread(self._cards.look_at_time_slices, held)
             await asyncio.to_thread(self._cards.save)
         if problem != self._no_intervals:
             self._no_intervals = problem

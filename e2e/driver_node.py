@@ -66,8 +66,14 @@ class DriverNode:
         ]
         return sorted(found, key=lambda item: str(item["metadata"]["name"]))
 
-    def devices(self) -> list[Object]:
-        return [device for item in self.slices() for device in item["spec"].get("devices", [])]
+    def devices(self, *, shared: bool = False) -> list[Object]:
+        """Whole cards and partitions, or the ``shared`` devices."""
+        return [
+            device
+            for item in self.slices()
+            for device in item["spec"].get("devices", [])
+            if bool(device.get("allowMultipleAllocations")) is shared
+        ]
 
     def wait_published(self, count: int | None = None) -> None:
         """Until ResourceSlices with devices (exactly ``count`` ones) are there."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import itertools
+from collections.abc import Callable
 from typing import Protocol
 
 from kubeletplugin.contract import ClaimRef, ClaimRefusedError, Object
@@ -44,12 +45,18 @@ class ClaimReader:
     """GETs each claim, with no client-side rate limit (5/s and a burst of 10 cost other drivers
     120 ms a claim). Tries again while the API server is away."""
 
-    def __init__(self, client: Getting) -> None:
+    def __init__(self, client: Getting, meanwhile: Callable[[], None] | None = None) -> None:
+        """``meanwhile`` is called on the event loop once for each claim, when its first GET is
+        under way: for what a driver can do before it knows the allocation."""
         self._client = client
+        self._meanwhile = meanwhile
 
     async def get(self, ref: ClaimRef, patience_s: float = PATIENCE_S) -> Object:
-        clock = asyncio.get_running_loop().time
+        loop = asyncio.get_running_loop()
+        clock = loop.time
         deadline = clock() + patience_s
+        if self._meanwhile is not None:
+            loop.call_soon(self._meanwhile)
         for attempt in itertools.count():
             try:
                 return await self._client.get(claim_path(ref.namespace, ref.name))

@@ -25,7 +25,7 @@ _TRIED: Mapping[int, tuple[Options, ...]] = {
 }
 _MULTI_USER = frozenset({"-multiuser-server", "-M", "-m"})
 _SAID = re.compile(r"\b(\d{3})\.\d+")
-_BUILT_IN = re.compile(rb"\0(\d{3})\.\d{2,3}(?:\.\d{2})?\0")  # 535 to 555 have no -v
+_BUILT_IN = re.compile(rb"(?<![\d.])(\d{3})\.\d{2,3}\.\d{2}(?![\d.])")  # 535 to 555 lack -v
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +59,18 @@ class Explorer:
                     return found  # tried again next time
                 self._known = (file, found)
             return self._known[1]
+
+    def options(self, protocol: int) -> Options:
+        """What a daemon of this protocol is started with. Raises ControlError if it cannot be."""
+        found = self.abilities()
+        if found.failure is not None:
+            raise ControlError(found.failure)
+        if protocol not in found.options:
+            raise ControlError(
+                f"MPS protocol {protocol} is not offered by this control program (version "
+                f"{found.version or 'unknown'}); it came with R615"
+            )
+        return found.options[protocol]
 
     def clear(self) -> None:
         """End what a killed supervisor was trying out. Raises ControlError, OSError."""

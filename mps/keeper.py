@@ -4,52 +4,26 @@ Intent is on disk before a daemon is started, and the record is removed after th
 a supervisor that is killed anywhere leaves nothing that its successor does not find.
 """
 
+import contextlib
 import logging
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from mps import layout
-from mps.abilities import Explorer
 from mps.controllog import ControlLog, cut_to
-from mps.daemon import Daemon, Host, how_it_ended, spec_from
+from mps.daemon import Daemon, how_it_ended, spec_from
 from mps.frontend import ControlError
 from mps.layout import CardPaths
-from mps.limits import Defaults, Namespaces, sent
+from mps.limits import Defaults, Namespaces
+from mps.node import STEADY_S, Node, pause_s, told
 from mps.proc import Process, wall_clock
 from mps.protocol import CardSpec, CardState, MpsRefusedError, Namespace
-from mps.state import Record, Store
+from mps.state import Record
 
 log = logging.getLogger(__name__)
 
-STEADY_S = 30.0  # a daemon that lived so long starts the pauses anew
 SILENCES = 3  # probes without an answer, then a daemon without servers is replaced
 _TICK_S = 1.0
 _SERVERS_GRACE_S = 2.0  # servers of a dead daemon may notice and end by themselves
-
-
-@dataclass(frozen=True, slots=True)
-class Node:
-    """What the cards share."""
-
-    host: Host
-    store: Store
-    explorer: Explorer
-    boot: str
-    probe_interval_s: float
-    settle_s: float
-    quit_timeout_s: int
-    changed: Callable[[], None]
-
-
-def _told(spec: CardSpec) -> str:
-    memory = "no memory limit" if spec.memory_limit is None else f"{sent(spec.memory_limit)}iB"
-    compute = "100" if spec.compute_percent is None else f"{spec.compute_percent}"
-    return f"{memory}, {compute} % and protocol {spec.protocol}"
-
-
-def pause_s(fails: int) -> float:
-    """Before the next start, after so many in a row that did not last: 0, 0.5, 1, 2 … 60 s."""
-    return 0.0 if fails == 0 else min(60.0, 0.5 * 2.0 ** min(fails - 1, 10))
 
 
 class Keeper:
@@ -79,13 +53,17 @@ class Keeper:
         first = self.record is None
         if self.record is not None and self.record.spec != spec:
             raise MpsRefusedError(
-                f"{spec.gpu} is served with {_told(self.record.spec)}, not with {_told(spec)}; "
+                f"{spec.gpu} is served with {told(self.record.spec)}, not with {told(spec)}; "
                 "stop it first: these are limits of all its clients"
             )
         if self._process is None or not self._process.alive:
             if first:
-                self._save(Record(spec, self._node.boot))
+                self._save(Record(spec, self._node.boot, namespaces={}))
             self._start_or_say(now, first)
+        elif self._silent:
+            self._check(now)
+        if self._silent:
+            raise MpsRefusedError(f"MPS control daemon of {spec.gpu}: {self._failure}")
         assert self.state is not None  # noqa: S101 - set with the record
         return self.state
 
@@ -97,10 +75,19 @@ class Keeper:
             self._start(now)
         except ControlError as error:
             if first:
-                self._erase(now)
+                self._give_up(str(error), now)
             else:
                 self._failed(str(error), now)
             raise MpsRefusedError(f"MPS control daemon of {gpu}: {error}") from error
+
+    def _give_up(self, why: str, now: float) -> None:
+        """Nothing is left of a first start that failed, or what is left goes later."""
+        try:
+            self._erase(now)
+        except ControlError as error:
+            if self.record is not None:
+                self._remember(replace(self.record, stopping=True))
+            self._failed(f"{why}; {error}", now)
 
     def stop(self, now: float) -> None:
         """Nothing of the card is left. Raises MpsRefusedError; it is tried again by itself."""
@@ -125,20 +112,25 @@ class Keeper:
 
     def ensure_namespace(self, wanted: Namespace, now: float) -> str:
         """Returns the directory of its clients. Raises MpsRefusedError."""
-        record = self._with_namespaces()
         folder = self._paths.namespace(wanted.name)
-        self.ensure(record.spec, now)
-        before = record.claims.get(wanted.name)
-        self._save(record.with_namespace(wanted))
+        self.ensure(self._with_namespaces().spec, now)
+        before = self._with_namespaces()
+        self._save(before.with_namespace(wanted))
         try:
             self._namespaces.put(wanted)
         except ControlError as error:
-            if before is None:
-                self.delete_namespace(wanted.name)
-            else:
-                self._save(record)
+            self._take_back(before, wanted.name)
             raise MpsRefusedError(f"{self._gpu}: {error}") from error
         return str(folder)
+
+    def _take_back(self, before: Record, name: str) -> None:
+        """As it was before; the next probe mends what resists."""
+        self._remember(before)
+        with contextlib.suppress(ControlError):
+            if name in before.claims:
+                self._namespaces.put(before.claims[name])
+            else:
+                self._namespaces.remove(name)
 
     def delete_namespace(self, name: str) -> None:
         """Raises MpsRefusedError."""
@@ -165,11 +157,7 @@ class Keeper:
         record = self.record
         if record is None:
             return
-        try:
-            self._process = self._choose(record)
-        except ControlError as error:
-            self._failed(str(error), now)
-            return
+        self._process = self._choose(record)
         if self._process is None:
             self._found_dead(record, now)
         else:
@@ -201,12 +189,11 @@ class Keeper:
             return _TICK_S
         if self._process is not None and not self._process.alive:
             self._died(now)
-        if self._process is None:
+        if self._process is None or self.record.stopping:
             self._try(now)
-        else:
-            self._watch(now)
-        wait_s = _TICK_S if self._process is not None else self._next_try - now
-        return max(0.0, min(wait_s, _TICK_S))
+            return max(0.0, min(self._next_try - now, _TICK_S))
+        self._watch(now)
+        return _TICK_S
 
     def _try(self, now: float) -> None:
         if self.record is None or now < self._next_try:
@@ -216,9 +203,10 @@ class Keeper:
                 self.stop(now)
             else:
                 self._start(now)
-        except (ControlError, MpsRefusedError) as error:
-            if isinstance(error, ControlError):
-                self._failed(str(error), now)
+        except ControlError as error:
+            self._failed(str(error), now)
+        except MpsRefusedError:
+            self._next_try = max(self._next_try, now + _TICK_S)  # it told of it
 
     def _watch(self, now: float) -> None:
         news = self._log.news()
@@ -226,7 +214,8 @@ class Keeper:
             self._tell(f"{news.failed}; see {self._paths.logs}", now)
         if now >= self._next_probe:
             self._check(now)
-            cut_to(self._paths.logs / "server.log")
+            for path in self._paths.logs.rglob("server.log"):
+                cut_to(path)
         if self._clear_at is not None and (now >= self._clear_at or news.ready):
             self._failure = self._clear_at = None
             self._publish()
@@ -251,13 +240,14 @@ class Keeper:
             self._tell("it did not answer for a while", now)
 
     def _match_namespaces(self, record: Record) -> None:
+        """Those of the record and no others; of a lost record those that are there."""
         if record.spec.protocol != 3:
             return
-        there = self._namespaces.names()
-        for name in there - set(record.claims):
-            self._namespaces.remove(name)
-        for name in set(record.claims) - there:
-            self._namespaces.put(record.claims[name])
+        if record.namespaces is None:
+            there = {one.name: one for one in self._namespaces.all()}
+            self._remember(replace(record, namespaces=there))
+        else:
+            self._namespaces.match(record.namespaces)
 
     def _unanswered(self, why: str, now: float) -> None:
         """Clients may still compute: with servers alive it is told of and left alone."""
@@ -268,7 +258,8 @@ class Keeper:
         self._failure, self._clear_at = f"it does not answer: {why}", None
         self._next_probe = now + min(_TICK_S, self._node.probe_interval_s)
         if self._silent >= SILENCES and not self._daemon.rest(self._process):
-            self._daemon.end(self._process)
+            with contextlib.suppress(ControlError):
+                self._daemon.end(self._process)
         self._publish()
 
     # steps
@@ -277,15 +268,7 @@ class Keeper:
         record = self.record
         if record is None:
             return
-        found = self._node.explorer.abilities()
-        if found.failure is not None:
-            raise ControlError(found.failure)
-        options = found.options.get(record.spec.protocol)
-        if options is None:
-            raise ControlError(
-                f"MPS protocol {record.spec.protocol} is not offered by this control program "
-                f"(version {found.version or 'unknown'}); it came with R615"
-            )
+        options = self._node.explorer.options(record.spec.protocol)
         self._daemon.end(None)
         process = self._daemon.start(options, record.spec, record.spec.protocol)
         try:
@@ -303,7 +286,7 @@ class Keeper:
 
     def _up(self, now: float) -> None:
         if self._process is not None:
-            self._started = round(wall_clock(self._process.start), 2)
+            self._started = wall_clock(self._process.start)
         self._silent = 0
         self._up_since = now
         self._next_probe = now + self._node.probe_interval_s

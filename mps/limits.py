@@ -1,7 +1,7 @@
 """Setting limits and reading them back, in both protocols."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from mps.frontend import ControlError, FrontEnd
@@ -125,6 +125,20 @@ class Namespaces:
         """Those that exist. Raises ControlError."""
         return {row[0] for row in _namespaces(self._front)} - {"default"}
 
+    def all(self) -> tuple[Namespace, ...]:
+        """Those that exist, limits as they are shown: whole GiB from 1 GiB on. Raises
+        ControlError."""
+        rows = (row for row in _namespaces(self._front) if row[0] != "default")
+        return tuple(Namespace(row[0], _shown(row[3]), _percent(row[4])) for row in rows)
+
+    def match(self, wanted: Mapping[str, Namespace]) -> None:
+        """These exist and no others. Raises ControlError."""
+        there = self.names()
+        for name in there - set(wanted):
+            self.remove(name)
+        for name in set(wanted) - there:
+            self.put(wanted[name])
+
     def put(self, wanted: Namespace) -> None:
         """It exists with these limits. Raises ControlError if not."""
         if wanted.name not in self.names():
@@ -143,6 +157,15 @@ class Namespaces:
             self._front.call("namespace", "delete", name, f"--server={SERVER}", "--force")
             if name in self.names():
                 raise ControlError(f"namespace {name} is still there")
+
+
+def _shown(memory: str) -> int | None:
+    match = _MEMORY.fullmatch(memory)
+    return None if match is None else int(match[1]) * MIB * (1024 if match[2] == "G" else 1)
+
+
+def _percent(text: str) -> int | None:
+    return int(text) if text.isdigit() else None
 
 
 def _options(spec: CardSpec | Namespace) -> list[str]:

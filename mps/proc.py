@@ -149,6 +149,7 @@ def boot_id() -> str:
 
 
 def wall_clock(start: int) -> float:
-    """Seconds since 1970 of a start time."""
-    uptime = float((PROC / "uptime").read_text(encoding="ascii").split()[0])
-    return time.time() - uptime + start / os.sysconf("SC_CLK_TCK")
+    """Seconds since 1970 of a start time; the same at each look unless the clock was set."""
+    stat = (PROC / "stat").read_text(encoding="ascii")
+    boot = next(line.split()[1] for line in stat.splitlines() if line.startswith("btime "))
+    return int(boot) + start / os.sysconf("SC_CLK_TCK")

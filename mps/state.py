@@ -18,7 +18,7 @@ class Record:
     spec: CardSpec
     boot: str  # during which it was written
     daemon: Process | None = None
-    namespaces: Mapping[str, Namespace] | None = None
+    namespaces: Mapping[str, Namespace] | None = None  # None: lost, the daemon knows them
     stopping: bool = False
     restarts: int = 0
 
@@ -75,21 +75,26 @@ def _data(record: Record) -> dict[str, Any]:
         "spec": as_data(record.spec),
         "boot": record.boot,
         "daemon": None if daemon is None else [daemon.pid, daemon.start],
-        "namespaces": [as_data(one) for one in record.claims.values()],
+        "namespaces": None if record.namespaces is None else _listed(record.claims),
         "stopping": record.stopping,
         "restarts": record.restarts,
     }
 
 
+def _listed(claims: Mapping[str, Namespace]) -> list[dict[str, Any]]:
+    return [as_data(one) for one in claims.values()]
+
+
 def _record(data: Mapping[str, Any]) -> Record:
     try:
         daemon = data["daemon"]
-        claims = map(namespace_of, data["namespaces"])
+        listed = data["namespaces"]
+        claims = None if listed is None else [namespace_of(one) for one in listed]
         return Record(
             spec=spec_of(data["spec"]),
             boot=data["boot"],
             daemon=None if daemon is None else Process(*daemon),
-            namespaces={one.name: one for one in claims},
+            namespaces=None if claims is None else {one.name: one for one in claims},
             stopping=data["stopping"],
             restarts=data["restarts"],
         )

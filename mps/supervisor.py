@@ -15,9 +15,10 @@ from mps.abilities import Explorer
 from mps.cgroups import Cgroups
 from mps.daemon import Daemon, Host, spec_from
 from mps.frontend import ControlError, Program
-from mps.keeper import Keeper, Node
+from mps.keeper import Keeper
 from mps.lane import Lane
 from mps.layout import CardPaths, card_paths
+from mps.node import Node
 from mps.protocol import CardSpec, CardState, Namespace, SupervisorInfo
 from mps.settings import Settings
 from mps.state import Record, Store
@@ -59,6 +60,7 @@ class Supervisor:
         self._lanes: dict[str, Lane] = {}
         self._guard = threading.Lock()
         self._changes = Changes()
+        self._exploring = threading.Thread(target=self.info, name="explore", daemon=True)
         program = Program(settings.program, settings.driver_root)
         host = Host(
             program,
@@ -98,7 +100,7 @@ class Supervisor:
                 records[folder.name] = record
         for record in records.values():
             self._lane(record.spec.gpu, record)
-        threading.Thread(target=self.info, name="explore", daemon=True).start()
+        self._exploring.start()
 
     def _end_trials(self) -> None:
         try:
@@ -134,6 +136,7 @@ class Supervisor:
             lanes = tuple(self._lanes.values())
         for lane in lanes:
             lane.close(_CLOSE_S)
+        self._exploring.join(_CLOSE_S)
         while self._locks:
             os.close(self._locks.pop())
 

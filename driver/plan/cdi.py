@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 from driver.errors import UnknownDeviceError
@@ -11,7 +12,7 @@ from driver.model.ids import ClaimUid
 from driver.model.mig import MigDevice
 from driver.model.shares import Share
 from driver.model.units import Bytes
-from driver.model.view import MpsFolders, NodeView
+from driver.model.view import Mount, MpsFolders, NodeView
 
 # The lowest version that allows hostPath and names that start with a digit; podman 4.3 takes no
 # newer one.
@@ -152,8 +153,8 @@ def _mps_environment(share: Share, folders: MpsFolders) -> list[str]:
     found = [f"CUDA_MPS_PIPE_DIRECTORY={_pipe(share, folders)}"]
     if share.namespace is not None:
         return found
-    if share.memory_limit is not None:
-        found.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={share.memory_limit // _MIB}M")
+    limit = share.memory_limit or share.memory
+    found.append(f"CUDA_MPS_PINNED_DEVICE_MEM_LIMIT=0={limit // _MIB}M")
     if share.percent_limit is not None:
         found.append(f"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE={share.percent_limit}")
     return found
@@ -190,19 +191,28 @@ def _node(node: DeviceNode) -> dict[str, Any]:
 
 def _common_edits(view: NodeView) -> dict[str, Any]:
     """Our own edits, then those of the toolkit that ours do not cover."""
+    own_nodes, own_mounts = _own(view.control_nodes, view.mounts)
     common = view.common
-    nodes = [_node(node) for node in view.control_nodes]
-    nodes += [_without_numbers(node) for node in _list(common, "deviceNodes")]
-    mounts = [_mount(each.host_path, each.container_path) for each in view.mounts]
-    mounts += [dict(mount) for mount in _list(common, "mounts") if not _is_mps(mount)]
+    nodes = [*own_nodes, *map(_without_numbers, _list(common, "deviceNodes"))]
+    others = [dict(mount) for mount in _list(common, "mounts") if not _is_mps(mount)]
     env = [each for each in _list(common, "env") if not each.startswith(f"{_VISIBLE}=")]
     edits = {
         "env": [f"{_VISIBLE}=void", *env],  # keeps the legacy hook from adding every card
         "deviceNodes": _first_of_each(nodes, "path"),
-        "mounts": _first_of_each(mounts, "containerPath"),
+        "mounts": _first_of_each([*own_mounts, *others], "containerPath"),
         "hooks": [dict(hook) for hook in _list(common, "hooks")],
     }
     return {key: value for key, value in edits.items() if value}
+
+
+@lru_cache(maxsize=2)
+def _own(
+    nodes: tuple[DeviceNode, ...], mounts: tuple[Mount, ...]
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    """They seldom change, and are the same for every claim. Not to be changed."""
+    return [_node(each) for each in nodes], [
+        _mount(each.host_path, each.container_path) for each in mounts
+    ]
 
 
 def _list(common: Mapping[str, Any], key: str) -> list[Any]:

@@ -4,10 +4,12 @@ What real schedulers did with each layout decides: a shared device that consumes
 from Kubernetes 1.36.3 on, before it whole cards were granted beside shares.
 """
 
-from collections.abc import Iterable, Set
+from collections.abc import Iterable, Mapping, Set
+from dataclasses import replace
 
 from api.policy import SHARED_MODES
 from driver.model.devices import Device, MigPartition, MpsGpu, TimeSlicedGpu, WholeGpu
+from driver.model.ids import DeviceName, GpuUuid
 
 TAINTS, COUNTERS, SHARING = "taints", "counters", "sharing"  # of kubeletplugin.probe
 # Kubernetes 1.34 wants counters in the ResourceSlice of their devices, and a shared device alone
@@ -60,6 +62,21 @@ def is_kept_out(device: Device, held: Iterable[Device], features: Set[str]) -> b
     if COUNTERS in features or not isinstance(device, WholeGpu):
         return False
     return any(isinstance(other, MigPartition) for other in others)
+
+
+def keep_shared(
+    devices: Iterable[Device], before: Mapping[DeviceName, Device], busy: Set[GpuUuid]
+) -> tuple[Device, ...]:
+    """``devices`` with the shared ones of ``busy`` cards as they were ``before``: their sizes and
+    limits hold for claims that have them, and a changed policy is for those that come when the
+    card was free (KEP-5075: no policy changes while allocations exist)."""
+    return tuple(_kept(each, before.get(each.name), busy) for each in devices)
+
+
+def _kept(device: Device, earlier: Device | None, busy: Set[GpuUuid]) -> Device:
+    if device.gpu.uuid in busy and isinstance(earlier, MpsGpu | TimeSlicedGpu):
+        return replace(earlier, gpu=device.gpu, toggle=device.toggle)
+    return device
 
 
 def is_shared(device: Device) -> bool:

@@ -71,13 +71,13 @@ def write_atomically(
     try:
         _replace(path, data, mode=mode, durable=durable)
         if durable:
-            _sync_folder(path.parent)
+            _sync(path.parent)
     except OSError as error:
         raise _explain(path, "written", error, setting) from error
 
 
 def _replace(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
-    temporary = f"{path.parent}/.{path.name}.{os.urandom(6).hex()}.tmp"
+    temporary = f"{path.parent}/{litter_name(path.name)}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -92,6 +92,11 @@ def _replace(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
         with contextlib.suppress(OSError):
             os.unlink(temporary)
         raise
+
+
+def litter_name(name: str) -> str:
+    """A new name beside ``name`` of which ``remove_litter`` knows that nobody needs it."""
+    return f".{name}.{os.urandom(6).hex()}.tmp"
 
 
 def _write_all(fd: int, data: bytes) -> None:
@@ -113,9 +118,25 @@ def remove(path: Path, *, setting: str = STATE_SETTING, durable: bool = True) ->
         if os.path.lexists(path):  # on a read-only file system unlink of nothing is an error too
             os.unlink(path)
         if durable:
-            _sync_folder(path.parent)
+            _sync(path.parent)
     except OSError as error:
         raise _explain(path, "removed", error, setting) from error
+
+
+def move_aside(path: Path, *, setting: str = STATE_SETTING) -> Path | None:
+    """Take ``path`` away under a name that ``remove_litter`` knows; None: it was gone already.
+
+    Raises:
+        StateError: the file is still there.
+    """
+    aside = path.with_name(litter_name(path.name))
+    try:
+        os.rename(path, aside)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise _explain(path, "removed", error, setting) from error
+    return aside
 
 
 def make_folder(folder: Path, mode: int, *, setting: str = STATE_SETTING) -> None:
@@ -156,10 +177,24 @@ def remove_litter(folder: Path, prefix: str = "") -> None:
                 path.unlink()
 
 
-def _sync_folder(folder: Path) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync(path: Path, *, setting: str = STATE_SETTING) -> None:
+    """Bring a file's bytes, or a folder's names, to the disk; that it is gone is fine.
+
+    Raises:
+        StateError: a power loss may undo them.
+    """
     try:
-        os.fsync(fd)  # the new name itself must reach the disk
+        _sync(path)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise _explain(path, "synced", error, setting) from error
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)  # of a folder: its names must reach the disk too
     finally:
         os.close(fd)
 

@@ -23,6 +23,7 @@ from driver.state.files import (
     safe_name,
     write_atomically,
 )
+from driver.state.later import Later
 from driver.state.quarantine import Damaged
 
 VERSION = 1  # of the envelope's payload; a new optional field does not change it
@@ -34,14 +35,21 @@ _STRIPES = 64  # writes of different claims do not wait for each other's disk
 class Journal:
     """Records in memory, each change on disk first. Safe to use from several threads.
 
-    Reading never touches the disk. ``put`` and ``remove`` return after fsync; when they raise,
-    memory still holds the earlier record.
+    Reading never touches the disk. When ``put`` or ``remove`` raise, memory still holds the
+    earlier record, and what they did survives the death of the process.
+
+    For records with steps it survives a power loss too when they return. A record without steps
+    is about nothing on the node but its pod, which a power loss ends: the kubelet prepares anew
+    after a boot. Its fsync (a fifth of a prepare, a third of an unprepare) follows milliseconds
+    later, and what a power loss takes or brings back in between is prepared anew, rebuilt from
+    the claim, or released as an orphan.
     """
 
     def __init__(
         self, folder: Path, records: Iterable[Record] = (), damaged: Iterable[Damaged] = ()
     ) -> None:
         self._folder = folder
+        self._later = Later(folder)
         self._damaged = tuple(damaged)
         self._records: dict[ClaimUid, Record] = {}
         self._by_gpu: dict[GpuUuid, dict[ClaimUid, Record]] = {}
@@ -105,7 +113,10 @@ class Journal:
         """
         path = self._path(record.claim.uid)
         with self._stripe(record.claim.uid):
-            write_atomically(path, encode(VERSION, to_payload(record)))
+            lasting = bool(record.steps)
+            write_atomically(path, encode(VERSION, to_payload(record)), durable=lasting)
+            if not lasting:
+                self._later.sync(path)
             with self._memory:
                 self._forget(record.claim.uid)
                 self._remember(record)
@@ -122,9 +133,17 @@ class Journal:
         """
         path = self._path(uid)
         with self._stripe(uid):
-            remove(path)
+            known = self.get(uid)
+            if known is None or known.steps:
+                remove(path)
+            else:
+                self._later.discard(path)
             with self._memory:
                 self._forget(uid)
+
+    def flush(self) -> None:
+        """Wait until the disk has all that was put and removed."""
+        self._later.flush()
 
     def settle(self, uid: ClaimUid) -> None:
         """Stop reporting the damage of ``uid``: its record is rebuilt, or the claim is gone.

@@ -2,19 +2,35 @@
 
 It takes the first device that fits, ResourceSlices by name and devices by position, as the real
 one does. It knows counts, ``firstAvailable``, CEL selectors, ``matchAttribute``, taints, admin
-access, counters, capacities and opaque config. It does not know ``All`` or ``distinctAttribute``.
+access, opaque config, capacity that is consumed and shared counters. It does not know ``All`` or
+``distinctAttribute``.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
-from uuid import uuid4
+from uuid import NAMESPACE_OID, uuid5
 
 from kubeletplugin.claims import claim_path
 from kubeletplugin.contract import Object
 from kubeletplugin.kube import KubeClient
+from kubeletplugin.testing.allocator_capacity import (
+    Amounts,
+    DeviceId,
+    SetId,
+    Taken,
+    Use,
+    at_least,
+    consumption,
+    counter_sets,
+    counters_left,
+    counters_suffice,
+    has_room,
+    is_shared,
+    taken,
+    written,
+)
 from kubeletplugin.testing.allocator_cel import Selector, attribute_value, compile_selector
-from kubeletplugin.testing.allocator_room import Room, Taking, room_of
 
 API = "/apis/resource.k8s.io/v1"
 
@@ -33,7 +49,7 @@ class Candidate:
     device: Mapping[str, Any]
 
     @property
-    def id(self) -> tuple[str, str, str]:
+    def id(self) -> DeviceId:
         return self.driver, self.pool, str(self.device["name"])
 
 
@@ -45,7 +61,7 @@ class Need:
     selectors: tuple[Selector, ...]
     tolerations: tuple[Object, ...] = ()
     admin: bool = False
-    capacity: Mapping[str, str] = field(default_factory=dict)
+    capacity: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +69,19 @@ class State:
     """What is published and what is taken."""
 
     candidates: tuple[Candidate, ...]
-    room: Room = field(default_factory=Room)
+    taken: Taken = field(default_factory=Taken)
+    left: Mapping[SetId, Amounts] = field(default_factory=dict)  # of counters
+
+    @classmethod
+    def of(cls, slices: Sequence[Object], claims: Sequence[Object]) -> "State":
+        found, held = tuple(candidates(slices)), taken(claims)
+        sets = dict(
+            each
+            for driver, pool, spec in complete(slices)
+            for each in counter_sets(driver, pool, spec)
+        )
+        by_id = {each.id: each.device for each in found}
+        return cls(found, held, counters_left(sets, by_id, held))
 
 
 async def allocate(
@@ -71,9 +99,8 @@ async def allocate(
         classes, _ = await client.list_pages(f"{API}/deviceclasses")
         slices, _ = await client.list_pages(f"{API}/resourceslices")
         claims, _ = await client.list_pages(f"{API}/resourceclaims")
-        state = State(tuple(candidates(slices)), room_of(slices, claims))
         by_name = {found["metadata"]["name"]: found for found in classes}
-        status["allocation"] = choose(claim, by_name, state, node)
+        status["allocation"] = choose(claim, by_name, State.of(slices, claims), node)
     consumer = {"resource": "pods", "name": pod["metadata"]["name"], "uid": pod["metadata"]["uid"]}
     if consumer not in (status.get("reservedFor") or []):
         status["reservedFor"] = [*(status.get("reservedFor") or []), consumer]
@@ -92,8 +119,9 @@ async def release(client: KubeClient, namespace: str, name: str) -> Object:
     return await client.update(f"{path}/status", {**claim, "status": kept})
 
 
-def candidates(slices: Sequence[Object]) -> Iterator[Candidate]:
-    """Devices of pools whose newest generation is complete, in the order they are taken."""
+def complete(slices: Sequence[Object]) -> Iterator[tuple[str, str, Object]]:
+    """Driver, pool and spec of the ResourceSlices of pools whose newest generation is complete,
+    by name."""
     pools: dict[tuple[str, str], list[Object]] = {}
     for found in sorted(slices, key=lambda found: str(found["metadata"]["name"])):
         spec = found["spec"]
@@ -101,11 +129,15 @@ def candidates(slices: Sequence[Object]) -> Iterator[Candidate]:
     for (driver, pool), specs in pools.items():
         newest = max(spec["pool"]["generation"] for spec in specs)
         current = [spec for spec in specs if spec["pool"]["generation"] == newest]
-        if len(current) != current[0]["pool"]["resourceSliceCount"]:
-            continue
-        for spec in current:
-            for device in spec.get("devices") or []:
-                yield Candidate(driver, pool, spec.get("nodeName", ""), device)
+        if len(current) == current[0]["pool"]["resourceSliceCount"]:
+            yield from ((driver, pool, spec) for spec in current)
+
+
+def candidates(slices: Sequence[Object]) -> Iterator[Candidate]:
+    """Devices of complete pools, in the order they are taken."""
+    for driver, pool, spec in complete(slices):
+        for device in spec.get("devices") or []:
+            yield Candidate(driver, pool, spec.get("nodeName", ""), device)
 
 
 def choose(
@@ -118,14 +150,14 @@ def choose(
     for needs in _alternatives(spec.get("requests") or [], classes):
         for place in nodes:
             here = [found for found in state.candidates if found.node == place]
-            chosen = _search(needs, here, state.room, constraints, [])
+            chosen = _Search(needs, here, state, constraints).run([])
             if chosen is not None:
-                return _allocation(spec, classes, needs, chosen, place)
+                return _allocation(claim, classes, needs, chosen, place)
     metadata = claim["metadata"]
     raise AllocationError(
         f"claim {metadata.get('namespace')}/{metadata['name']}: no node has free devices for all"
         f" of its requests ({len(state.candidates)} devices on {len(nodes)} nodes looked at,"
-        f" {len({each.device for each in state.room.takings})} taken)"
+        f" {len(state.taken.ids)} taken)"
     )
 
 
@@ -151,8 +183,8 @@ def _alternatives(
 def _needs(name: str, part: Object, classes: Mapping[str, Object]) -> tuple[Need, ...]:
     if part.get("allocationMode", "ExactCount") != "ExactCount":
         raise AllocationError(
-            f"request {name}: this allocator does not know allocationMode All;"
-            " use a real scheduler for it"
+            f"request {name}: this allocator does not know allocationMode All; use a real"
+            " scheduler"
         )
     device_class = classes.get(part.get("deviceClassName", ""))
     if device_class is None:
@@ -167,36 +199,61 @@ def _needs(name: str, part: Object, classes: Mapping[str, Object]) -> tuple[Need
     return (need,) * int(part.get("count", 1))
 
 
-def _search(
-    needs: Sequence[Need],
-    here: Sequence[Candidate],
-    room: Room,
-    constraints: Sequence["_Constraint"],
-    chosen: "list[_Chosen]",
-) -> "list[_Chosen] | None":
-    """Depth first, so the first devices that fit together win."""
-    if len(chosen) == len(needs):
-        return chosen
-    need = needs[len(chosen)]
-    takings = [one.taking for one in chosen if one.taking is not None]
-    for found in here:
-        if not _fits(need, found):
-            continue
-        taking = None if need.admin else room.take(found.id, need.capacity, takings)
-        if taking is None and (not need.admin or found in [one.device for one in chosen]):
-            continue
-        picked = [*chosen, _Chosen(found, taking)]
-        if all(constraint.holds(needs, picked) for constraint in constraints):
-            result = _search(needs, here, room, constraints, picked)
-            if result is not None:
-                return result
-    return None
+@dataclass(frozen=True, slots=True)
+class _Pick:
+    found: Candidate
+    use: Use
 
 
 @dataclass(frozen=True, slots=True)
-class _Chosen:
-    device: Candidate
-    taking: Taking | None  # None: admin access, which takes nothing
+class _Search:
+    """Depth first, so the first devices that fit together win."""
+
+    needs: Sequence[Need]
+    here: Sequence[Candidate]
+    state: State
+    constraints: Sequence["_Constraint"]
+
+    def run(self, chosen: list[_Pick]) -> list[_Pick] | None:
+        if len(chosen) == len(self.needs):
+            return chosen
+        need = self.needs[len(chosen)]
+        for found in self.here:
+            use = self._use(need, found, chosen)
+            if use is None or not _fits(need, found):
+                continue
+            picked = [*chosen, _Pick(found, use)]
+            devices = [pick.found for pick in picked]
+            if all(constraint.holds(self.needs, devices) for constraint in self.constraints):
+                result = self.run(picked)
+                if result is not None:
+                    return result
+        return None
+
+    def _use(self, need: Need, found: Candidate, chosen: Sequence[_Pick]) -> Use | None:
+        """The device as ``need`` would have it, if it has that beside ``chosen``. The devices of
+        one request differ, shared ones too."""
+        asked = zip(self.needs, chosen, strict=False)
+        if any(pick.found == found and each.request == need.request for each, pick in asked):
+            return None
+        if is_shared(found.device):
+            consumed = consumption(found.device, need.capacity)
+            if consumed is None:
+                return None
+            use = Use(found.id, found.device, consumed)
+        elif at_least(found.device, need.capacity):
+            use = Use(found.id, found.device, None)
+        else:
+            return None
+        if need.admin:
+            return use
+        others = [
+            pick.use for each, pick in zip(self.needs, chosen, strict=False) if not each.admin
+        ]
+        fits = has_room(use, self.state.taken, others) and counters_suffice(
+            use, self.state.left, self.state.taken, others
+        )
+        return use if fits else None
 
 
 def _fits(need: Need, found: Candidate) -> bool:
@@ -224,11 +281,11 @@ class _Constraint:
     attribute: str  # qualified
     requests: tuple[str, ...]  # empty: all
 
-    def holds(self, needs: Sequence[Need], picked: Sequence[_Chosen]) -> bool:
+    def holds(self, needs: Sequence[Need], picked: Sequence[Candidate]) -> bool:
         """``picked`` belongs to the first of ``needs``. A device without the attribute fails."""
         values = [
-            attribute_value(one.device.driver, one.device.device, self.attribute)
-            for need, one in zip(needs, picked, strict=False)
+            attribute_value(found.driver, found.device, self.attribute)
+            for need, found in zip(needs, picked, strict=False)
             if not self.requests or {need.request, need.request.split("/")[0]} & {*self.requests}
         ]
         return not values or (values[0] is not None and all(one == values[0] for one in values))
@@ -241,13 +298,24 @@ def _match_attribute(found: Object) -> _Constraint:
 
 
 def _allocation(
-    spec: Object,
+    claim: Object,
     classes: Mapping[str, Object],
     needs: Sequence[Need],
-    chosen: Sequence[_Chosen],
+    chosen: Sequence[_Pick],
     node: str,
 ) -> Object:
-    results = [_result(need, one) for need, one in zip(needs, chosen, strict=True)]
+    spec = claim["spec"].get("devices") or {}
+    results = [
+        {
+            "request": need.request,
+            "driver": pick.found.driver,
+            "pool": pick.found.pool,
+            "device": pick.found.device["name"],
+            **({"adminAccess": True} if need.admin else {}),
+            **_share(claim, position, pick.use),
+        }
+        for position, (need, pick) in enumerate(zip(needs, chosen, strict=True))
+    ]
     config = [
         *_class_config(spec, classes, {need.request for need in needs}),
         *_claim_config(spec),
@@ -261,19 +329,16 @@ def _allocation(
     return allocation
 
 
-def _result(need: Need, one: _Chosen) -> Object:
-    found = one.device
-    result: Object = {
-        "request": need.request,
-        "driver": found.driver,
-        "pool": found.pool,
-        "device": found.device["name"],
+def _share(claim: Object, position: int, use: Use) -> Object:
+    """The real scheduler draws the ID; here it follows from the claim."""
+    if use.consumed is None:
+        return {}
+    metadata = claim["metadata"]
+    seed = f"{metadata.get('uid', metadata['name'])}/{position}"
+    return {
+        "shareID": str(uuid5(NAMESPACE_OID, seed)),
+        "consumedCapacity": written(use.consumed),
     }
-    if need.admin:
-        result["adminAccess"] = True
-    if one.taking is not None and found.device.get("allowMultipleAllocations"):
-        result |= {"shareID": str(uuid4()), "consumedCapacity": dict(one.taking.consumed)}
-    return result
 
 
 def _class_config(spec: Object, classes: Mapping[str, Object], used: set[str]) -> Iterator[Object]:

@@ -93,7 +93,7 @@ def test_fields_of_another_kind_are_unknown():
         ("memoryLimit", "0", "at least 1Mi"),
         ("memoryLimit", "-1Gi", "got '-1Gi'"),
         ("memoryLimit", "1Gi\n", r"got '1Gi\n'"),
-        ("memoryLimit", "١Gi", "got '١Gi'"),
+        ("memoryLimit", "\u0661Gi", "got '\u0661Gi'"),
         ("memoryLimit", "1e9", "got '1e9'"),
         ("memoryLimit", True, "got true"),
         ("memoryLimit", "9999999Ti", "got '9999999Ti'"),

@@ -1,7 +1,7 @@
 import pytest
 
 from api.policy import PolicyProblems, parse_policy
-from api.policy_sharing import Sharing, ShareSize
+from api.policy_sharing import ShareSize, Sharing
 
 GIB = 1 << 30
 

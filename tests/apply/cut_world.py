@@ -17,10 +17,11 @@ from driver.model.devices import Device
 from driver.model.gpu import DeviceNode, Gpu, GpuProcess
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
-from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode, Step
+from driver.model.steps import CreateMigDevice, EnsureMigMode, Step
 from driver.model.units import Bytes
 from driver.model.view import NodeView
 from driver.plan.allocatable import node_devices
+from driver.plan.layout import is_shared
 from driver.plan.prepare import Foreign
 from driver.plugin import GpuDriver, Identity
 from driver.sim.partition import fits
@@ -67,7 +68,7 @@ class Cards:
 
     def __post_init__(self) -> None:
         known = node_devices(inventory(*self.gpus), POLICY)
-        self.devices = {each.name: each for each in known}
+        self.devices = {each.name: each for each in known if not is_shared(each)}
 
     def room(self, gpu: GpuUuid, profile_id: int, start: int) -> bool:
         """NVML's own rules."""
@@ -100,8 +101,8 @@ class Hardware:
                 self._mode(step)
             case CreateMigDevice():
                 self._create(step)
-            case SetComputeMode():
-                raise AssertionError("no claim asks for it")
+            case _:
+                raise AssertionError(f"no claim asks for {step}")
 
     def undo(self, step: Step) -> None:
         if isinstance(step, CreateMigDevice) and (found := self._ours(step)):
@@ -222,6 +223,12 @@ class Node:
     ) -> tuple[GpuProcess, ...]:
         return ()
 
+    def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:
+        return False
+
+    def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
+        return ()
+
     def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]:
         return tuple(
             Foreign(gpu, MigInstance(each.profile_id, each.placement, n))
@@ -233,23 +240,29 @@ class Node:
 class Lanes:
     """One after another anyway."""
 
-    async def run(self, gpus: Iterable[GpuUuid], call: Callable[[], T]) -> T:
+    async def run(
+        self, gpus: Iterable[GpuUuid], call: Callable[[], T], *, brief: bool = False
+    ) -> T:
         return call()
 
 
 class Process:
     """One life of the driver."""
 
+    hardware: Callable[[Any, Touches], Hardware] = Hardware
+    node_of: Callable[[Any], Node] = Node
+
     def __init__(self, cards: Cards, touches: Touches) -> None:
         self.touches = touches
         journal: Any = Journal(cards, touches)
         cdi: Any = Cdi(cards, touches)
         lanes: Any = Lanes()
-        executor = Executor(Hardware(cards, touches), journal, cdi)
-        self.node = Node(cards)
+        executor = Executor(type(self).hardware(cards, touches), journal, cdi)
+        self.node = type(self).node_of(cards)
         identity = Identity(DRIVER, POOL, f"boot-{cards.boot}")
         self.driver = GpuDriver(identity, self.node, journal, cdi, executor, lanes)
         self.driver.holder_patience_s = 0.0  # no loop runs here that could wait
+        self.driver.afterwards = lambda call: call()
 
     def prepare(self, n: int, *devices: str) -> None:
         drive(self.driver.prepare(claim(n, *devices)))
@@ -311,13 +324,17 @@ class CutWorld:
             for step in record.steps:
                 if isinstance(step, EnsureMigMode):
                     assert self.cards.modes[step.gpu] == step.on
-        places = [(uid, place) for uid, record in records.items() for place in record.places]
-        for i, (_, (gpu, place)) in enumerate(places):
-            for _, (other_gpu, other) in places[i + 1 :]:
-                assert gpu != other_gpu or not overlap(place, other)
+        self.check_places()
         for bystander in bystanders:
             again = replace(bystander, boot_id=records[bystander.claim.uid].boot_id)
             assert records[bystander.claim.uid] == again
+
+    def check_places(self) -> None:
+        records = self.cards.records
+        places = [place for record in records.values() for place in record.places]
+        for i, (gpu, place) in enumerate(places):
+            for other_gpu, other in places[i + 1 :]:
+                assert gpu != other_gpu or not overlap(place, other)
 
 
 def uid(n: int) -> str:

@@ -162,11 +162,9 @@ def test_bad_input_is_refused_before_anything_starts(aliquot, arguments, said):
 
 
 def devices(count: int, group: str = ""):
+    kind = {"type": {"string": "gpu"}, "productName": {"string": "NVIDIA L4"}}
     linked = {"nvlinkGroup": {"string": group}} if group else {}
-    return [
-        {"name": f"gpu-{n}", "attributes": {"productName": {"string": "NVIDIA L4"}, **linked}}
-        for n in range(count)
-    ]
+    return [{"name": f"gpu-{n}", "attributes": {**kind, **linked}} for n in range(count)]
 
 
 @pytest.mark.parametrize(("count", "claims"), [(1, 1), (2, 2), (3, 2), (4, 3), (8, 3)])

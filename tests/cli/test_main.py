@@ -12,9 +12,10 @@ def test_help_names_every_command(aliquot):
     assert [name for name in COMMANDS if f"  {name} " not in shown] == []
 
 
-@pytest.mark.parametrize(
-    "command", [*COMMANDS, "node run", "node status", "sim lose", "mps serve", "mps status"]
-)
+SUBCOMMANDS = ("node run", "node status", "sim lose", "mps serve", "mps status")
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, *SUBCOMMANDS])
 def test_every_command_explains_itself(aliquot, command):
     result = aliquot(*command.split(), "--help")
     assert result.exit_code == 0

@@ -6,12 +6,18 @@ from dataclasses import replace
 import pytest
 
 from driver.model.mig import Placement
+from driver.model.shares import Limits, Share
+from driver.model.steps import TimeSliceInterval
+from driver.model.units import Bytes
 from driver.plan.cdi import spec_file_name
 from driver.state.journal import Journal
+from mps.protocol import CardSpec
 from tests.cli.snapshots import snapshot
+from tests.hw.supervisor import INFO, FakeSupervisor
 from tests.state.builders import gpu, record, uid
 
 DRIVER = "gpu.aliquot.dev"
+GPU = "GPU-00000000-0000-4000-8000-000000000000"
 
 
 @pytest.fixture
@@ -160,3 +166,49 @@ def test_a_journal_that_is_a_file_is_an_error_with_its_name(aliquot, tmp_path):
     result = aliquot(*options(tmp_path))
     assert result.exit_code == 1
     assert f"{folder}/claims" in result.output
+
+
+def test_shares_and_the_supervisor_are_shown(aliquot, node):
+    journal = Journal.open(node / "plugins" / DRIVER / "claims")
+    found = record(3, 4, name="share")
+    limits = Limits("mpsCooperative", "mpsCooperative")
+    shares = (
+        ("mps", Share(Bytes(14 << 30), 25, limits)),
+        ("mps", Share(Bytes(1 << 30), 0, limits)),
+        ("timeslice", Share(Bytes(0), 0, limits, interval=TimeSliceInterval.LONG)),
+        ("timeslice", Share(Bytes(2 << 30), 0, limits)),
+    )
+    for n, (kind, share) in enumerate(shares):
+        held = (replace(found.held[0], type=kind, share=share),)
+        claim = replace(found.claim, uid=uid(10 + n), name=f"share-{n}")
+        journal.put(replace(found, held=held, claim=claim))
+    socket = node / "supervisor.sock"
+    lines = aliquot(*options(node, "--mps-socket", socket)).output.splitlines()
+    texts = ["14Gi 25 %", "1Gi no cap", "a turn", "a turn 2Gi"]
+    for n, text in enumerate(texts):
+        (line,) = [line for line in lines if line.startswith(f"default/share-{n} ")]
+        assert f"{gpu(4)} {text}  " in line
+    (told,) = [line for line in lines if line.startswith("MPS: ")]
+    assert "there is no such socket" in told
+    found = json.loads(aliquot(*options(node, "--mps-socket", socket, "-o", "json")).output)
+    (first,) = [one for one in found["claims"] if one["name"] == "share-2"]
+    assert first["devices"][0]["share"]["interval"] == "Long"
+    assert (
+        json.loads(aliquot(*options(node, "--mps-socket", "", "-o", "json")).output)["mps"] is None
+    )
+
+
+@pytest.mark.parametrize("failure", [None, "there is no control program"])
+def test_the_supervisor_tells_its_daemons(aliquot, node, monkeypatch, failure):
+    supervisor = FakeSupervisor()
+    supervisor.ensure(CardSpec(GPU, None, 100, 2))
+    supervisor.die(GPU, "killed by signal 9")
+    if failure:
+        supervisor.told = replace(INFO, protocols=(), failure=failure)
+    monkeypatch.setattr("mps.client.MpsClient", lambda _socket, timeout_s: supervisor)
+    lines = aliquot(*options(node)).output.splitlines()
+    if failure:
+        assert f"MPS: {failure}" in lines
+    else:
+        assert f"MPS: supervisor pid {INFO.pid}, 1 control daemons" in lines
+        assert f"  {GPU}: down, killed by signal 9" in lines

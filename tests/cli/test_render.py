@@ -14,15 +14,18 @@ def test_every_profile_renders_objects_that_every_version_takes(aliquot, profile
     result = aliquot("render", profile, "--count", 3)
     assert result.exit_code == 0
     objects = list(yaml.safe_load_all(result.output))
-    assert sum(len(each["spec"]["devices"]) for each in objects) == 3
+    devices = [one for each in objects for one in each["spec"].get("devices", ())]
+    types = [one["attributes"]["type"]["string"] for one in devices]
+    assert types == ["gpu"] * 3 + ["mps"] * 3 + ["timeslice"] * 3
     for each in objects:
         for version in VERSIONS:
             kubernetes_validate.validate(each, version, strict=True)
 
 
 def test_yaml_and_json_say_the_same(aliquot):
-    as_yaml = yaml.safe_load(aliquot("render", "h200").output)
-    assert json.loads(aliquot("render", "h200", "-o", "json").output) == as_yaml
+    arguments = ("render", "h200", "--modes", "gpu")
+    as_yaml = yaml.safe_load(aliquot(*arguments).output)
+    assert json.loads(aliquot(*arguments, "-o", "json").output) == as_yaml
 
 
 def test_several_resource_slices_are_one_list_in_json_and_documents_in_yaml(aliquot):
@@ -40,7 +43,9 @@ def test_without_taints_a_resource_slice_takes_twice_as_many_devices(aliquot):
 
 def test_the_node_name_is_the_pool_and_decides_the_uuids(aliquot):
     first, again, other = (
-        yaml.safe_load(aliquot("render", "l4", "--count", 1, "--node-name", name).output)
+        yaml.safe_load(
+            aliquot("render", "l4", "--modes", "gpu", "--count", 1, "--node-name", name).output
+        )
         for name in ("a.example", "a.example", "b.example")
     )
     assert first == again
@@ -49,7 +54,8 @@ def test_the_node_name_is_the_pool_and_decides_the_uuids(aliquot):
 
 
 def test_a_table_has_a_row_for_each_card(aliquot):
-    lines = aliquot("render", "a100-40gb", "--count", 2, "-o", "table").output.splitlines()
+    arguments = ("a100-40gb", "--modes", "gpu", "--count", 2, "-o", "table")
+    lines = aliquot("render", *arguments).output.splitlines()
     assert len(lines) == 3
     assert all("NVIDIA A100-SXM4-40GB" in line and "nvswitch" in line for line in lines[1:])
 
@@ -62,10 +68,12 @@ def test_a_policy_takes_cards_out(aliquot, tmp_path):
 
 
 def test_the_class_asks_for_what_a_device_may_lack_safely(aliquot):
-    whole, part = yaml.safe_load_all(aliquot("render", "--classes").output)
-    for each in (whole, part):
+    found = list(yaml.safe_load_all(aliquot("render", "--classes").output))
+    for each in found:
         kubernetes_validate.validate(each, "1.34", strict=True)
-    assert (whole["metadata"]["name"], part["metadata"]["name"]) == ("gpu", "mig")
+    names = [each["metadata"]["name"] for each in found]
+    assert names == ["gpu", "gpu-share", "gpu-timeslice", "mig"]
+    whole = found[0]
     (selector,) = whole["spec"]["selectors"]
     assert selector["cel"]["expression"] == (
         "device.driver == 'gpu.aliquot.dev' && "
@@ -93,6 +101,8 @@ def test_a_board_has_a_class_for_each_of_its_partitions(aliquot):
     }
     assert resources == {
         "gpu": "nvidia.com/gpu",
+        "gpu-share": None,
+        "gpu-timeslice": None,
         "mig": None,
         "mig-1g.5gb": "nvidia.com/mig-1g.5gb",
         "mig-1g.10gb": "nvidia.com/mig-1g.10gb",
@@ -107,7 +117,7 @@ def test_a_board_has_a_class_for_each_of_its_partitions(aliquot):
 def test_classes_leave_the_resources_alone_where_a_device_plugin_has_them(aliquot):
     arguments = ("render", "a30", "--classes", "--no-extended-resources")
     found = list(yaml.safe_load_all(aliquot(*arguments).output))
-    assert len(found) == 7
+    assert len(found) == 9
     assert not any("extendedResourceName" in each["spec"] for each in found)
 
 
@@ -155,3 +165,26 @@ def test_every_problem_of_a_policy_is_listed(aliquot, tmp_path):
     assert result.exit_code == 1
     assert "taintEffect" in result.output
     assert "orphanGraceSeconds" in result.output
+
+
+@pytest.mark.parametrize(
+    ("version", "modes", "devices"),
+    [
+        ("1.36.3", "gpu,mps", ["gpu", "mps"]),
+        ("v1.37", "mps,gpu", ["gpu", "mps"]),
+        ("1.36.2", "gpu,mps", ["gpu"]),
+        ("1.35", "mps,gpu", ["mps"]),
+        ("1.34", "timeslice", ["timeslice"]),
+    ],
+)
+def test_the_version_decides_what_stands_side_by_side(aliquot, version, modes, devices):
+    arguments = ("l4", "--count", 1, "--kubernetes", version, "--modes", modes, "-o", "table")
+    lines = aliquot("render", *arguments).output.splitlines()[1:]
+    assert [line.split()[2] for line in lines] == devices
+
+
+def test_a_version_is_one_of_kubernetes_1(aliquot):
+    for version in ("2.0", "1.36.3-gke", "latest"):
+        result = aliquot("render", "l4", "--kubernetes", version)
+        assert result.exit_code == 2
+        assert "want a version such as 1.35 or 1.36.3" in result.output

@@ -6,8 +6,9 @@ import pytest
 
 from driver.sim import seam, setup
 from kubeletplugin.testing.apiserver import ApiServer
-from tests.driver.machine import Machine
+from tests.driver.machine import SHARED, Machine
 from tests.driver.nodes import Running, settings_of, stop_all
+from tests.hw.supervisor import FakeSupervisor
 
 
 @pytest.fixture
@@ -55,3 +56,18 @@ async def node(machine, api, short_root):
 
     yield start
     await stop_all(running)
+
+
+@pytest.fixture
+def supervisor(machine):
+    """An MPS supervisor in memory; ask for it before the driver is started."""
+    machine.supervisor = FakeSupervisor(machine.root / "run")
+    return machine.supervisor
+
+
+@pytest.fixture
+def sharing(machine, supervisor):
+    """The driver, started once with all that cards can be shared by."""
+    made = machine.start(SHARED)
+    made.look_at_supervisor()
+    return made

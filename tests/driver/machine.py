@@ -25,6 +25,7 @@ from driver.plan.claims import parse_claim
 from driver.plan.names import device_names
 from driver.plan.prepare import plan_prepare
 from driver.plugin import GpuDriver, Identity
+from driver.sharing import Seen
 from driver.sim import control, topology
 from driver.sim.profiles import PROFILES
 from driver.sim.store import Store
@@ -104,6 +105,9 @@ WHOLE = NodePolicy(gpus=(GpuRule(GpuSelector(), GpuPolicy(("gpu",))),))
 """Whole cards only, so that what is published is one device a card."""
 
 
+SHARED = NodePolicy(gpus=(GpuRule(GpuSelector(), GpuPolicy(("gpu", "mps", "timeslice"))),))
+
+
 def excluded(uuid: str) -> NodePolicy:
     """A policy that offers every card but one."""
     return NodePolicy(gpus=(GpuRule(GpuSelector(uuid=uuid), GpuPolicy(())), *WHOLE.gpus))
@@ -152,6 +156,11 @@ class Parts:
         """Enumerate, without the watch's task."""
         self.nvml.open()
         self.cards.refresh(self.watch.held_gpus(), self.watch.places)
+
+    def look_at_supervisor(self) -> tuple[Change, ...]:
+        """What ``MpsWatch`` does when something changed there."""
+        info, cards = self.hardware.mps.info(), self.hardware.mps.cards()
+        return self.cards.take_sharing(Seen(info, cards), self.watch.held_gpus())
 
     def record(self, n: int = 1) -> Record | None:
         return self.journal.get(ClaimUid(uid(n)))
@@ -243,9 +252,10 @@ def with_steps(record: Record) -> Record:
 
 
 def taint_keys(pool: DesiredPool) -> dict[str, list[str]]:
-    """Keys of the taints, without their prefix, by published device."""
+    """Keys of the taints, without their prefix, by published device, shared ones aside."""
     return {
         device["name"]: [taint["key"].split("/")[1] for taint in device.get("taints", ())]
         for part in pool.slices
         for device in part.devices
+        if not device.get("allowMultipleAllocations")
     }

@@ -1,5 +1,6 @@
 """Log lines for people and machines, and what is counted."""
 
+import asyncio
 import json
 import logging
 import sys
@@ -82,6 +83,7 @@ async def test_lines_about_a_claim_carry_its_uid_and_devices(
     await parts.driver.prepare(claim(1, machine.device(0)))  # rewritten
     await parts.driver.prepare(claim(1, machine.device(1)))  # allocated anew
     await parts.driver.unprepare(ref())
+    await asyncio.sleep(0.02)  # lines about what went well come after the answer
     lines = [each for each in capsys.readouterr().err.splitlines() if "claim" in each]
     assert len(lines) == 5
     for each in lines:

@@ -3,7 +3,6 @@ memory."""
 
 import pytest
 
-from api.policy import parse_policy
 from driver.errors import ClaimError, DeviceConflictError, DriverError, HardwareError
 from driver.model.claims import ClaimState
 from driver.model.ids import DeviceName
@@ -12,46 +11,34 @@ from driver.sharing import Seen
 from driver.sim import control
 from driver.sim.store import Store
 from driver.state.known import Known
-from tests.driver.machine import EXCLUSIVE, claim, ref, share, taint_keys, uid
-from tests.hw.supervisor import FakeSupervisor
+from tests.driver.machine import EXCLUSIVE, SHARED, claim, ref, share, taint_keys, uid
 
-ALL = parse_policy("gpus: [{select: {all: true}, modes: [gpu, mps, timeslice]}]", "policy.yaml")
 LONG = {"kind": "TimeSliceConfig", "interval": "Long"}
 GIB = 1 << 30
 
 
 @pytest.fixture
-def supervisor(machine):
-    machine.supervisor = FakeSupervisor(machine.root / "run")
-    return machine.supervisor
-
-
-@pytest.fixture
-def parts(machine, supervisor):
-    made = machine.start(ALL)
-    look(made)
-    return made
+def parts(sharing):
+    return sharing
 
 
 @pytest.fixture
 def newest(machine, supervisor):
     """The same with a driver that has namespaces."""
     control.set_driver_version(machine.root, "615.71.09")
-    made = machine.start(ALL)
+    made = machine.start(SHARED)
     look(made)
     return made
 
 
 @pytest.fixture
 def settable(parts):
-    assert parts.cards.look_at_time_slices() == ""
+    assert parts.cards.look_at_time_slices(set()) == ""
     return parts
 
 
 def look(parts):
-    """What ``MpsWatch`` does when something changed."""
-    info, cards = parts.hardware.mps.info(), parts.hardware.mps.cards()
-    return parts.cards.take_sharing(Seen(info, cards))
+    return parts.look_at_supervisor()
 
 
 def mps(machine, card=0):
@@ -213,19 +200,19 @@ async def test_a_demand_that_the_node_cannot_meet_is_refused(machine, parts, sup
 
 
 def test_shares_are_offered_once_a_supervisor_answers(machine, supervisor):
-    parts = machine.start(ALL)
+    parts = machine.start(SHARED)
     assert mps(machine) not in published(parts)
     look(parts)
     assert published(parts)[mps(machine)] == []
-    parts.cards.take_sharing(Seen(problem="gone"))
+    parts.cards.take_sharing(Seen(problem="gone"), set())
     assert published(parts)[mps(machine)] == ["mps"]
     assert published(parts, mps(machine))[mps(machine)] == ["mps"]  # never withdrawn
 
 
 def test_what_the_supervisor_can_do_outlives_a_restart(machine, parts):
     parts.cards.save()
-    again = machine.start(ALL)
-    again.cards.take_sharing(Seen(problem="not there yet"))
+    again = machine.start(SHARED)
+    again.cards.take_sharing(Seen(problem="not there yet"), set())
     assert published(again)[mps(machine)] == ["mps"]
     assert again.cards.sharing == parts.cards.sharing
 
@@ -233,7 +220,7 @@ def test_what_the_supervisor_can_do_outlives_a_restart(machine, parts):
 @pytest.mark.parametrize("kept", [7, {"facts": {}}, {"facts": {"mps": None, "intervals": False}}])
 def test_what_was_kept_of_sharing_may_be_nonsense(machine, supervisor, caplog, kept):
     Known(machine.known).save({"sharing": kept})
-    parts = machine.start(ALL)
+    parts = machine.start(SHARED)
     assert "what was known of sharing is forgotten" in caplog.text
     assert mps(machine) not in published(parts)
 
@@ -262,7 +249,7 @@ async def test_a_restart_of_the_driver_leaves_shares_alone(machine, parts, super
     await parts.driver.prepare(share(1, mps(machine)))
     parts.cards.save()
     supervisor.calls.clear()
-    again = machine.start(ALL)
+    again = machine.start(SHARED)
     assert [each.outcome.value for each in again.driver.recover()] == ["intact"]
     assert not {"ensure", "stop", "delete_namespace"} & set(supervisor.calls)
 
@@ -273,7 +260,7 @@ async def test_a_claim_is_answered_after_a_restart_while_the_supervisor_is_away(
     await parts.driver.prepare(share(1, mps(machine)))
     parts.cards.save()
     supervisor.away = "gone"
-    again = machine.start(ALL)
+    again = machine.start(SHARED)
     machine.cdi_file().unlink()
     assert await again.driver.recall(ref()) is not None
     assert environment(machine)["CUDA_MPS_PIPE_DIRECTORY"]
@@ -286,7 +273,7 @@ async def test_a_reboot_makes_shares_again(machine, settable, supervisor):
     control.reboot(machine.root)
     supervisor.states.clear()
     supervisor.spaces.clear()
-    again = machine.start(ALL)
+    again = machine.start(SHARED)
     assert {each.outcome.value for each in again.driver.recover()} == {"redone"}
     assert machine.compute_mode(0) == EXCLUSIVE
     assert list(supervisor.states) == [machine.uuids[0]]
@@ -342,7 +329,7 @@ async def test_a_refusal_with_status_0_rolls_the_claim_back(machine, settable):
 @pytest.mark.parametrize("state", ["missing", "old", "unsupported"])
 async def test_a_node_that_cannot_set_intervals_says_so_before_anything(machine, parts, state):
     control.set_smi(machine.root, state)
-    assert parts.cards.look_at_time_slices() != ""
+    assert parts.cards.look_at_time_slices(set()) != ""
     with pytest.raises(DriverError, match="cannot set time slices"):
         await parts.driver.prepare(share(1, turn(machine), config=LONG))
     await parts.driver.prepare(share(1, turn(machine)))  # a turn all the same

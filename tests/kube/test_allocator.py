@@ -1,6 +1,7 @@
 import pytest
 
 from kubeletplugin.contract import Object
+from kubeletplugin.quantities import quantity
 from kubeletplugin.testing import allocator_cel
 from kubeletplugin.testing.allocator import AllocationError, allocate, release
 from kubeletplugin.testing.allocator_cel import SelectorError, compile_selector
@@ -213,15 +214,16 @@ async def test_incomplete_pools_and_old_generations_are_passed_over(world):
         await allocate(world, "default", "d", POD)
 
 
-def counted(name: str, amount: str, **fields: object) -> Object:
+def counted(name: str, amount: str, *, shared: bool = False) -> Object:
     uses = [{"counterSet": "s", "counters": {"a": {"value": amount}}}]
-    return gpu(name, consumesCounters=uses, **fields)
+    made = gpu(name, consumesCounters=uses)
+    return made | ({"allowMultipleAllocations": True} if shared else {})
 
 
 async def card_with_shares(world) -> None:
     """A card in shares of whole Gi, as a whole, and two small parts of it."""
     policy = {"default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}
-    shared = counted("shared", "2", allowMultipleAllocations=True)
+    shared = counted("shared", "2", shared=True)
     shared["capacity"] = {"memory": {"value": "80Gi", "requestPolicy": policy}}
     parts = [shared, counted("whole", "2"), counted("left", "1"), counted("right", "1")]
     await publish(world, "a", *parts, resourceSliceCount=2)
@@ -256,11 +258,8 @@ async def test_a_shared_device_is_allocated_until_it_is_full(world):
         allocated = await allocate(world, "default", name, POD)
         (found[name],) = allocated["status"]["allocation"]["devices"]["results"]
     assert [each["device"] for each in found.values()] == ["shared"] * 3
-    assert [each["consumedCapacity"] for each in found.values()] == [
-        {"memory": "40Gi"},
-        {"memory": "30Gi"},
-        {"memory": "10Gi"},
-    ]
+    amounts = [quantity(each["consumedCapacity"]["memory"]) for each in found.values()]
+    assert amounts == [quantity(each) for each in ("40Gi", "30Gi", "10Gi")]
     assert len({each["shareID"] for each in found.values()}) == 3
     with pytest.raises(AllocationError):
         await allocate(world, "default", "d", POD)

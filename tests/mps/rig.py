@@ -11,9 +11,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from mps import proc
 from mps.client import MpsClient
+from mps.layout import PROBE
 from mps.protocol import MIB, CardSpec, MpsUnreachableError
 from mps.settings import Settings
 from mps.standin.install import install, set_knobs
@@ -22,7 +24,7 @@ from mps.testing.real import UnavailableError, real_program
 from tests.polling import eventually_sync
 
 ROOT = Path(__file__).parents[2]
-QUICK = {
+QUICK: dict[str, Any] = {
     "start_timeout_s": 10.0,
     "probe_interval_s": 0.2,
     "probe_timeout_s": 5.0,
@@ -57,7 +59,7 @@ class Rig:
         )
         self.client = MpsClient(self.settings.socket_path, timeout_s=30.0)
 
-    def change(self, **settings: object) -> None:
+    def change(self, **settings: Any) -> None:
         self.settings = replace(self.settings, **settings)
 
     def knobs(self, **knobs: object) -> None:
@@ -120,9 +122,12 @@ class Rig:
 
     def processes(self) -> list[int]:
         """Everything that was started for a card here: daemons, servers, launchers."""
-        marked = (pid for pid in proc.every_pid() if proc.start_of(pid) is not None)
-        folder = f"{self.settings.run_dir}/"
-        return [p for p in marked if proc.environment(p).get(proc.MARK, "").startswith(folder)]
+        return [pid for pid, folder in self._marked().items() if folder.name != PROBE]
+
+    def _marked(self) -> dict[int, Path]:
+        live = (pid for pid in proc.every_pid() if proc.start_of(pid) is not None)
+        marks = {pid: Path(proc.environment(pid).get(proc.MARK, "")) for pid in live}
+        return {pid: mark for pid, mark in marks.items() if mark.parent == self.settings.run_dir}
 
     def daemons(self) -> list[int]:
         return [pid for pid in self.processes() if proc.is_daemon(pid)]
@@ -131,10 +136,11 @@ class Rig:
         """What is left of cards: folders and state files."""
         own = self.settings
         found = [*own.run_dir.iterdir(), *own.state_dir.iterdir()]
-        return sorted(p.name for p in found if not p.name.startswith("supervisor."))
+        others = ("supervisor.", PROBE)
+        return sorted(p.name for p in found if not p.name.startswith(others))
 
     def end(self) -> None:
-        for pid in self.processes():
+        for pid in self._marked():
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
             with contextlib.suppress(ChildProcessError):

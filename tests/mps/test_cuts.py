@@ -72,7 +72,7 @@ def wanted_after(rig):
     """Start a successor: nothing is unknown to it, and one daemon runs for a card it serves."""
     with rig.supervisor() as one:
         one.info()  # nothing is tried out any more
-        eventually_sync(lambda: all(state.running for state in one.cards()), "all cards run")
+        eventually_sync(lambda: settled(one), "all cards run or are stopped")
         states = one.cards()
         pids = [state.pid for state in states]
         assert sorted(rig.daemons()) == sorted(pids)
@@ -85,6 +85,12 @@ def wanted_after(rig):
         assert rig.processes() == []
         assert rig.traces() == []
     return states, claims[gpu(0)]
+
+
+def settled(supervisor):
+    records = [lane.keeper.record for lane in tuple(supervisor._lanes.values())]
+    stopping = any(record is not None and record.stopping for record in records)
+    return not stopping and all(state.running for state in supervisor.cards())
 
 
 def run_to_cut(rig, before, call, at):
@@ -240,6 +246,18 @@ def test_a_lost_state_file_is_made_again_from_the_daemon(rig):
         (after,) = one.cards()
         assert after == before
         assert [path.name for path in (rig.settings.state_dir / "quarantine").iterdir()]
+
+
+def test_a_lost_state_file_takes_no_namespace_along(rig3):
+    with rig3.supervisor() as one:
+        one.ensure(spec(protocol=3))
+        one.ensure_namespace(gpu(0), CLAIM)
+        one.ensure_namespace(gpu(0), Namespace("free_0", None, None))
+    for path in rig3.settings.state_dir.glob("*.json"):
+        path.unlink()
+    for _ in range(2):
+        with rig3.supervisor() as one:
+            assert one.namespaces(gpu(0)) == (CLAIM, Namespace("free_0", None, None))
 
 
 def test_folders_without_a_daemon_are_removed(rig):

@@ -73,13 +73,26 @@ def test_a_daemon_is_in_groups_of_its_own_and_with_its_own_shm(rig):
         assert {line.rpartition(":")[2] for line in lines} == {group}
         (state.shm / "seen").write_text("x")
         assert os.listdir(f"/proc/{state.pid}/root/dev/shm") == ["seen"]
-        assert not Path("/dev/shm/seen").exists()
+        assert not Path("/dev/shm/seen").exists()  # noqa: S108
     with rig.supervisor() as one:
         assert one.cards()[0].pid == state.pid
         one.stop(gpu(0))
         assert rig.processes() == []
     assert not Path(f"/sys/fs/cgroup{group}").exists()
     assert not list(Path("/sys/fs/cgroup").glob(f"*{group}"))
+
+
+@needs_root
+@pytest.mark.parametrize("private_shm", [False, True])
+def test_daemons_can_have_another_root_directory(rig, private_shm):
+    """As in a pod that has the host's root mounted somewhere."""
+    rig.change(driver_root=Path("/proc/self/root"), private_shm=private_shm)
+    with rig.supervisor() as one:
+        assert one.info().program == f"/proc/self/root{rig.program}"
+        state = one.ensure(spec())
+        assert state.running
+        one.stop(gpu(0))
+    assert rig.traces() == []
 
 
 @needs_root

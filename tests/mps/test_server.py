@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -212,15 +213,13 @@ def test_a_node_without_cgroups_is_told_what_to_mount(rig, caplog):
 
 def test_it_runs_until_it_is_told_to_end(rig, monkeypatch):
     """The whole of ``run`` in this process; signals are delivered by hand."""
-    handlers = {}
-    monkeypatch.setattr(
-        signal, "signal", lambda number, handler: handlers.setdefault(number, handler)
-    )
+    handlers: dict[int, Callable[[int, object], None]] = {}
+    monkeypatch.setattr(signal, "signal", handlers.setdefault)
     monkeypatch.setattr("gc.freeze", lambda: None)
     results = []
     thread = threading.Thread(target=lambda: results.append(main.run(rig.settings)))
     thread.start()
-    eventually_sync(lambda: rig.settings.socket_path.exists())
+    eventually_sync(rig.settings.socket_path.exists)
     assert rig.client.cards() == ()
     handlers[signal.SIGTERM](signal.SIGTERM, None)
     thread.join(60)

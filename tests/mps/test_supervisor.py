@@ -11,7 +11,7 @@ import time
 import pytest
 
 from mps import proc
-from mps.protocol import MIB, MpsRefusedError, Namespace
+from mps.protocol import MIB, CardState, MpsRefusedError, Namespace
 from mps.standin.install import install
 from tests.mps.rig import ROOT, gpu, spec
 from tests.polling import eventually_sync
@@ -111,7 +111,7 @@ def test_a_dead_daemon_is_told_of_and_comes_back(rig):
         before = one.ensure(spec())
         revision, _ = one.changes(0, 0)
         os.kill(before.pid, signal.SIGKILL)
-        seen = []
+        seen: list[CardState] = []
         while not seen or seen[-1].failure is not None:
             revision, (state,) = one.changes(revision, 10)
             seen.append(state)
@@ -145,8 +145,8 @@ def test_a_daemon_that_keeps_dying_is_tried_in_growing_pauses(rig):
     [
         ({"exits": 0}, "exited with status 0 when it was started"),
         ({"exits": 7}, "exited with status 7 when it was started"),
-        ({"hang": "start"}, "was not ready in 0.5 s: it did not open its socket"),
-        ({"hang": "answer"}, "was not ready in 0.5 s: no answer to"),
+        ({"hang": "start"}, "was not ready in 2 s: it did not open its socket"),
+        ({"hang": "answer"}, "was not ready in 2 s: no answer to"),
         (
             {"ignores": ["set_default_device_pinned_mem_limit"]},
             "memory limit unset, wanted 14336M",
@@ -155,10 +155,9 @@ def test_a_daemon_that_keeps_dying_is_tried_in_growing_pauses(rig):
     ],
 )
 def test_a_program_that_misbehaves_is_told_of_and_nothing_is_left(rig, knobs, said):
-    rig.change(start_timeout_s=0.5, probe_timeout_s=0.3)
+    rig.change(start_timeout_s=2.0, probe_timeout_s=1.0)
     with rig.supervisor() as one:
         one.info()  # explored while it behaved
-        rig.change(start_timeout_s=10)
         rig.knobs(**knobs)
         with pytest.raises(MpsRefusedError, match=said):
             one.ensure(spec())
@@ -180,7 +179,7 @@ def test_a_card_whose_start_hangs_holds_up_no_other(rig):
         one.info()
         one.ensure(spec(1))
         rig.knobs(hang="start")
-        failed = []
+        failed: list[str] = []
         hanging = threading.Thread(target=_expect_refusal, args=(one, failed))
         hanging.start()
         eventually_sync(lambda: "Hanging" in _control_logs(rig))
@@ -254,10 +253,10 @@ def test_it_finds_out_what_the_program_can_do(rig, version, protocols, multi_use
     install(rig.program.parent, version)
     with rig.supervisor() as one:
         info = one.info()
+        assert sorted(os.listdir(rig.settings.run_dir)) == ["supervisor.lock"]
     wanted = multi_user and os.geteuid() == 0
     assert (info.version, info.protocols, info.multi_user) == (version, protocols, wanted)
     assert (info.pid, info.program) == (os.getpid(), str(rig.program))
-    assert rig.traces() == []
 
 
 def test_defaults_that_somebody_changed_are_set_again(rig):
@@ -298,6 +297,8 @@ def test_a_daemon_that_does_not_answer_is_left_to_its_clients(rig):
         front(rig, state, "start_server -uid 0")
         os.kill(state.pid, signal.SIGSTOP)
         eventually_sync(lambda: not only(one).running)
+        with pytest.raises(MpsRefusedError, match="it does not answer"):
+            one.ensure(spec())
         revision, _ = one.changes(0, 0)
         one.changes(revision, 0.5)
         assert only(one).pid == state.pid

@@ -9,7 +9,7 @@ import pytest
 from mps import files, layout, limits
 from mps.controllog import KEPT, LARGEST, ControlLog, News, cut_to, news_in
 from mps.frontend import Program
-from mps.keeper import pause_s
+from mps.node import pause_s
 from mps.proc import Process
 from mps.protocol import (
     MIB,
@@ -243,7 +243,7 @@ def test_a_log_of_others_is_emptied(tmp_path):
 def test_a_damaged_state_file_is_set_aside_with_the_reason(tmp_path, data, why):
     store = Store(tmp_path)
     store.open()
-    store.put("good", Record(SPEC, "boot", Process(1, 2)))
+    store.put("good", Record(SPEC, "boot", Process(1, 2), {}))
     (tmp_path / "bad.json").write_bytes(data)
     (tmp_path / "quarantine").mkdir()
     (tmp_path / "quarantine" / "bad.json.1").touch()
@@ -304,7 +304,7 @@ def test_a_program_that_cannot_run_says_so(tmp_path):
 def test_a_state_file_is_json_for_people(tmp_path):
     store = Store(tmp_path)
     store.open()
-    store.put("card", Record(SPEC, "boot"))
+    store.put("card", Record(SPEC, "boot", namespaces={}))
     head, body = (tmp_path / "card.json").read_text().splitlines()
     assert json.loads(head)["version"] == files.VERSION
     assert json.loads(body)["spec"]["gpu"] == GPU

@@ -17,6 +17,7 @@ from driver.plan.health import (
     next_health,
     taints,
     to_dict,
+    with_mps,
 )
 from tests.plan.builders import gpu
 
@@ -176,3 +177,17 @@ def test_health_of_an_earlier_version_lacks_fields_and_of_a_later_one_has_more()
 def test_health_that_cannot_be_trusted_names_its_field(key, value):
     with pytest.raises(StateError, match=f"health of a card: {key}: got"):
         from_dict({key: value})
+
+
+def test_a_daemon_that_is_down_taints_its_card_until_it_runs_again():
+    down = with_mps(CardHealth(), "exit status 1")
+    assert not down.healthy
+    assert [(each["key"], each["value"]) for each in taints(down, POLICY)] == [
+        ("gpu.aliquot.dev/mps", "down")
+    ]
+    assert describe(down) == "its MPS control daemon is down: exit status 1"
+    assert (
+        next_health(down, CardReading(gpu=gpu().uuid, lost=False), POLICY).mps == "exit status 1"
+    )
+    assert from_dict(to_dict(down)) == down
+    assert after_boot(down) == with_mps(down, None) == CardHealth()

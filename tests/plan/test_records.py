@@ -171,7 +171,11 @@ def test_no_mangled_record_crashes_the_reader(path, junk):
         (("claim", "uid"), 7, "claim.uid: got 7, want a text"),
         (("allocations",), {}, "allocations: got {}, want a list"),
         (("allocations", 0, "position"), -1, r"allocations\[0\].position: got -1, want a whole"),
-        (("allocations", 0, "type"), "vgpu", r"allocations\[0\].type: got 'vgpu', want one of gpu"),
+        (
+            ("allocations", 0, "type"),
+            "vgpu",
+            r"allocations\[0\].type: got 'vgpu', want one of gpu",
+        ),
         (("allocations", 0, "adminAccess"), 1, r"allocations\[0\].adminAccess: got 1, want true"),
         (("steps", 0, "do"), "melt", r"steps\[0\].do: got 'melt', want one of setComputeMode"),
     ],

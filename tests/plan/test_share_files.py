@@ -1,6 +1,7 @@
 """What is written about shares: records, CDI specs, the claim's status."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,7 +86,7 @@ def test_a_share_as_its_container_gets_it():
     }
     assert [(each["hostPath"], each["containerPath"]) for each in found["mounts"]] == [
         (FOLDERS.pipe, FOLDERS.pipe),
-        (FOLDERS.shm, "/dev/shm"),
+        (FOLDERS.shm, "/dev/shm"),  # noqa: S108
     ]
     assert [each["path"] for each in found["deviceNodes"]] == ["/dev/nvidia0"]
 
@@ -98,9 +99,7 @@ def test_a_share_without_a_cap_says_nothing_of_one():
 
 
 def test_a_namespace_is_all_that_its_container_sees():
-    first, second = edits(
-        planned(part(NS, 14 * GIB, 25), part(NS, 10 * GIB, 0, 1), devices=[NS])
-    )
+    first, second = edits(planned(part(NS, 14 * GIB, 25), part(NS, 10 * GIB, 0, 1), devices=[NS]))
     for n, found in enumerate((first, second)):
         path = f"{FOLDERS.pipe}/main/{UID.replace('-', '')}_{n}"
         told = environment(found)
@@ -135,7 +134,7 @@ def test_a_turn_is_told_what_was_counted(memory, size, fraction):
 
 
 def test_a_share_without_its_daemon_is_refused():
-    with pytest.raises(UnknownDeviceError, match="MPS control daemon of card .* does not run"):
+    with pytest.raises(UnknownDeviceError, match=r"MPS control daemon of card .* does not run"):
         cdi_spec(planned(part(MPS)), view(CARD))
     admin = planned(part(MPS, admin=True))
     assert "mounts" not in edits(admin)[0]
@@ -276,7 +275,8 @@ def test_unknown_fields_of_a_share_are_kept():
 def test_facts_of_sharing_come_back_as_they_were():
     for facts in (SharingFacts(), SharingFacts(MpsFacts((2, 3), multi_user=True), True)):
         assert sharing_from_dict(sharing_to_dict(facts)) == facts
-    for raw in ({}, {"mps": {}}, {"mps": None, "colour": 1}, {"mps": {"protocols": ["x"]}}):
+    bad: list[dict[str, Any]] = [{}, {"mps": {}}, {"mps": None, "x": 1}, {"mps": {"protocols": 2}}]
+    for raw in bad:
         with pytest.raises(StateError, match="facts of sharing"):
             sharing_from_dict(raw)
 
@@ -325,9 +325,7 @@ def test_configs_of_class_and_claim_become_wishes():
             config("TimeSliceConfig", interval="Long"),
         ]
     )
-    assert found.wishes == Wishes(
-        Bytes(8 * GIB), None, "mpsProcess", TimeSliceInterval.LONG
-    )
+    assert found.wishes == Wishes(Bytes(8 * GIB), None, "mpsProcess", TimeSliceInterval.LONG)
     assert parsed().wishes == Wishes()
     with pytest.raises(InvalidConfigError, match=r"config\[0\].opaque.parameters.memoryLimit"):
         parsed(config=[config("MpsConfig", memoryLimit="/etc")])

@@ -1,4 +1,4 @@
-"""Shared devices: what they are, on which clusters they are offered, and how they are published."""
+"""Shared devices: what they are, where they are offered, and how they are published."""
 
 import kubernetes_validate
 import pytest
@@ -15,6 +15,7 @@ from driver.plan.layout import (
     EVERYTHING,
     cluster_features,
     is_kept_out,
+    keep_shared,
     offered_modes,
 )
 from driver.plan.resources import driver_resources
@@ -63,8 +64,8 @@ def test_a_claim_without_numbers_gets_all_of_the_card_by_default():
 
 def test_the_policy_sets_reserve_default_and_turns():
     mps, turns = shared_of(defaultShares="4", reserve="1Gi", timeSlice="{replicas: 3}")
-    left = MEMORY - GIB
-    assert (mps.memory, mps.default_memory, mps.default_percent) == (left, left // 4 // MIB * MIB, 25)
+    left, quarter = MEMORY - GIB, (MEMORY - GIB) // 4 // MIB * MIB
+    assert (mps.memory, mps.default_memory, mps.default_percent) == (left, quarter, 25)
     assert not mps.whole_by_default
     assert (mps.serve.memory_limit, turns.memory, turns.shares) == (left, left, 3)
 
@@ -190,6 +191,22 @@ def test_a_card_changes_its_shape_only_when_it_is_free_where_counters_do_not_see
     assert not is_kept_out(mps, [other], OLD)
 
 
+def test_a_changed_policy_leaves_cards_alone_that_are_shared():
+    rules = ({"modes": "[mps]"}, {"modes": "[mps]", "reserve": "1Gi"})
+    cards = [gpu(0), gpu(1)]
+    node = inventory(*cards)
+    before, after = (node_devices(node, policy(**rule), sharing=V2) for rule in rules)
+    busy = {cards[0].uuid}
+    kept, old, new = (
+        {str(each.name): each for each in found}
+        for found in (keep_shared(after, by_name(*before), busy), before, after)
+    )
+    assert kept["gpu-00000000-mps"] == old["gpu-00000000-mps"] != new["gpu-00000000-mps"]
+    assert kept["gpu-00000001-mps"] == new["gpu-00000001-mps"]
+    assert kept["gpu-00000000"] == new["gpu-00000000"]
+    assert keep_shared(after, {}, busy) == after
+
+
 # How they are published --------------------------------------------------------------------
 
 
@@ -305,7 +322,7 @@ def test_kubernetes_1_34_has_each_shared_device_alone_in_its_resourceslice():
     assert keys(pool) == ["05-00-gpu-00000000-mps", "05-01-gpu-00000001-mps"]
     held = frozenset({"gpu-00000000-mps"})
     pool = publish(cuttable(0), features=OLDEST, held=held)
-    assert [len(part.devices) for part in pool.slices][0] == 1
+    assert len(pool.slices[0].devices) == 1
     assert "gpu-00000000-mps" not in {d["name"] for d in pool.slices[1].devices}
 
 

@@ -5,6 +5,7 @@ import random
 import stat
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
+from pathlib import Path
 from threading import Event
 
 import pytest
@@ -311,19 +312,22 @@ def test_on_a_full_disk_memory_and_file_keep_the_earlier_record(tmp_path):
         assert reopened(folder).all() == ()
 
 
+@pytest.mark.parametrize("steps", [False, True])
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EROFS, errno.EIO])
-def test_when_the_disk_refuses_memory_and_file_keep_the_earlier_record(folder, monkeypatch, code):
+def test_when_the_disk_refuses_memory_and_file_keep_the_earlier_record(
+    folder, monkeypatch, code, steps
+):
     journal = reopened(folder)
-    journal.put(record(1, 1))
+    journal.put(record(1, 1, steps=steps))
     with monkeypatch.context() as patched:
-        patched.setattr(os, "replace", refuse(code))
-        patched.setattr(os, "unlink", refuse(code))
+        for call in ("replace", "rename", "unlink"):
+            patched.setattr(os, call, refuse(code))
         with pytest.raises(StateError, match=errno.errorcode[code]):
-            journal.put(record(1, 2))
+            journal.put(record(1, 2, steps=steps))
         with pytest.raises(StateError, match=errno.errorcode[code]):
             journal.remove(uid(1))
     for each in (journal, reopened(folder)):
-        assert each.all() == (record(1, 1),)
+        assert each.all() == (record(1, 1, steps=steps),)
         assert each.records_on([gpu(2)]) == ()
 
 
@@ -337,10 +341,67 @@ def test_a_record_is_remembered_only_once_it_is_on_disk(folder, monkeypatch):
         real(fd)
 
     monkeypatch.setattr(os, "fsync", look)
-    journal.put(record(1, 1))
+    journal.put(record(1, 1, steps=True))
     journal.remove(uid(1))
-    put = (record(1, 1), (record(1, 1),))
+    put = (record(1, 1, steps=True), (record(1, 1, steps=True),))
     assert seen == [(None, ()), (None, ()), put]
+
+
+@pytest.mark.parametrize("steps", [False, True])
+def test_all_of_it_reaches_the_disk(folder, monkeypatch, steps):
+    """With steps before ``put`` and ``remove`` return, without moments later."""
+    journal = reopened(folder)
+    synced = []
+    real = os.fsync
+
+    def fsync(fd):
+        synced.append(Path(os.readlink(f"/proc/self/fd/{fd}")))
+        real(fd)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    journal.put(record(1, 1, steps=steps))
+    assert bool(synced) is steps
+    journal.flush()
+    assert synced[0].name.strip(".").startswith(uid(1))
+    assert synced[1] == folder
+    synced.clear()
+    journal.remove(uid(1))
+    assert bool(synced) is steps
+    assert not file_of(folder, 1).exists()
+    journal.flush()
+    assert synced == [folder]
+    assert [*folder.iterdir()] == []
+
+
+def test_a_disk_that_fails_later_is_told_of_and_the_next_change_is_tried(
+    folder, monkeypatch, caplog
+):
+    journal = reopened(folder)
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "fsync", refuse(errno.EIO))
+        journal.put(record(1, 1))
+        journal.flush()
+    (told,) = caplog.records
+    assert f"{uid(1)}.json was not synced" in told.getMessage()
+    assert "power loss" in told.getMessage()
+    journal.put(record(2, 2))
+    journal.flush()
+    assert len(caplog.records) == 1
+    assert {each.claim.uid for each in reopened(folder).all()} == {uid(1), uid(2)}
+
+
+def test_a_record_that_is_removed_before_it_is_synced_is_no_matter(folder, caplog):
+    journal = reopened(folder)
+    for n in range(20):
+        journal.put(record(n, 1))
+        journal.remove(uid(n))
+        file_of(folder, n).unlink(missing_ok=True)
+        journal.put(record(n, 1))
+        file_of(folder, n).unlink()
+        journal.remove(uid(n))  # somebody else took the file
+    journal.flush()
+    assert not caplog.records
+    assert [*folder.iterdir()] == []
 
 
 # --- threads
@@ -414,6 +475,6 @@ def test_two_changes_of_one_claim_never_cross_between_disk_and_memory(folder, mo
 
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(os, "fsync", fsync)
-        journal.put(record(1, 1))
+        journal.put(record(1, 1, steps=True))
         removals[0].result()
     assert journal.all() == reopened(folder).all() == ()

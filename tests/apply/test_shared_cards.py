@@ -1,0 +1,196 @@
+"""Whole cards, partitions, shares and turns on the same cards, under deaths, failures and
+reboots."""
+
+import random
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from driver.errors import ClaimError, DriverError
+from driver.model.ids import ClaimUid
+from driver.model.shares import SharingFacts
+from tests.apply.cut_world import Crash, Touches, uid
+from tests.apply.shared_world import SharedWorld, long_turns, request
+from tests.apply.world import Fault, crash, failure
+from tests.plan.shared import V2, V3
+
+SEQUENCES = 10_000
+CHUNKS = 5
+WORLDS: dict[str, tuple[str, SharingFacts, dict[str, Any]]] = {
+    "h100": ("h100-80gb", V2, {}),
+    "namespaces": ("h200", V3, {"defaultShares": "4"}),
+    "equal": ("h100-80gb", V2, {"shareSize": "{memory: 20Gi, computePercent: 25}"}),
+    "turns": ("b200", V2, {"timeSlice": "{interval: Short, replicas: 3}"}),
+}
+TYPES = ("gpu", "mig", "mps", "mps", "mps", "timeslice", "timeslice")
+MAKES = {"death": crash, "failure": failure}
+
+
+def make(name):
+    board, facts, rule = WORLDS[name]
+    return SharedWorld(board, facts, **rule)
+
+
+class Story:
+    """One random sequence. The world is checked whenever a recovery went through."""
+
+    def __init__(self, world: str, seed: str) -> None:
+        self.rng = random.Random(seed)  # noqa: S311 - reproducible
+        self.world = make(world)
+        self.process = self.world.start()
+        self.profiles = [each.name for each in self.world.cards.gpus[0].mig_profiles]
+
+    def run(self, steps: int) -> None:
+        acts = (self.claim, self.claim, self.claim, self.end, self.end, self.again, self.forge)
+        for _ in range(steps):
+            self.rng.choice((*acts, self.reboot, self.kill))()
+            self.world.check_daemons()
+        self.kill()
+
+    def claim(self) -> None:
+        """What the scheduler gives must be prepared, unless an accident is in the way."""
+        n = self.rng.randrange(12)
+        if n in self.world.claims:
+            return
+        type_ = self.rng.choice(TYPES)
+        profile = self.rng.choice(self.profiles) if type_ == "mig" else ""
+        names = ["a", "b"] if type_ == "mps" and self.rng.random() < 0.2 else ["a"]
+        config = [long_turns("a")] if type_ == "timeslice" and self.rng.random() < 0.3 else []
+        wanted = [request(self.rng, type_, name, profile) for name in names]
+        if self.world.allocate(n, *wanted, config=config):
+            self.prepare(n, may_refuse=len(names) > 1 or type_ == "timeslice")
+
+    def again(self) -> None:
+        if self.world.claims:
+            self.prepare(self.rng.choice(list(self.world.claims)), may_refuse=True)
+
+    def forge(self) -> None:
+        """An allocation that no sound scheduler makes: refused, or it fits all the same."""
+        device = self.rng.choice(self.world.names)
+        result = {"driver": "gpu.aliquot.dev", "pool": "node-1", "device": device, "request": "f"}
+        if self.rng.random() < 0.8:
+            memory = str(self.rng.choice((0, 1, 1 << 30, 1 << 36, 1 << 40)))
+            percent = str(self.rng.choice((0, 50, 100, 200)))
+            consumed = {"memory": memory, "computePercent": percent, "shares": "1"}
+            result |= {"shareID": uid(99), "consumedCapacity": consumed}
+        metadata = {"namespace": "team", "name": "forged", "uid": uid(50)}
+        allocation = {"devices": {"results": [result]}}
+        forged = {"metadata": metadata, "status": {"allocation": allocation}}
+        with suppress(DriverError):
+            self.process.prepare_claim(forged)
+        self.world.check_places()
+        self.process.unprepare(50)
+
+    def prepare(self, n: int, *, may_refuse: bool) -> None:
+        raw, faulty = self.world.claims[n], self.fault()
+        try:
+            self.process.prepare_claim(raw)
+        except DriverError:
+            assert faulty or may_refuse
+        except Crash:
+            self.kill()
+        finally:
+            self.process.touches.fault = None
+
+    def end(self, n: int | None = None) -> None:
+        """The pod is gone: unprepared first, as the kubelet does, and then free for others."""
+        if not self.world.claims:
+            return
+        n = self.rng.choice(list(self.world.claims)) if n is None else n
+        faulty = self.fault()
+        self.world.leaving(n)
+        try:
+            self.process.unprepare(n)
+            del self.world.claims[n]
+        except DriverError:
+            assert faulty
+        except Crash:
+            self.kill()
+        finally:
+            self.process.touches.fault = None
+
+    def fault(self) -> bool:
+        make = self.rng.choice((None, None, None, crash, failure))
+        touches = self.process.touches
+        touches.log.clear()
+        touches.fault = make and Fault(self.rng.randint(1, 8), make, self.rng.random() < 0.5)
+        return make is not None
+
+    def kill(self) -> None:
+        if self.rng.random() < 0.3:
+            with suppress(Crash):
+                self.world.recover(Touches(Fault(self.rng.randint(1, 5), crash)))
+        self.process = self.world.start()
+        self.world.recover()
+        self.world.check()
+
+    def reboot(self) -> None:
+        self.world.cards.reboot()
+        self.world.forget_daemons()
+        self.kill()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("chunk", range(CHUNKS))
+def test_random_sequences_keep_journal_hardware_and_files_the_same(world, chunk):
+    for n in range(SEQUENCES // (len(WORLDS) * CHUNKS)):
+        seed = f"{world}/{chunk}/{n}"
+        try:
+            Story(world, seed).run(8)
+        except Exception as error:
+            error.add_note(f"sequence {seed}")
+            raise
+
+
+def two_shares(world):
+    rng = random.Random(0)  # noqa: S311 - the numbers do not matter
+    wanted = request(rng, "mps", "a")
+    wanted["exactly"]["capacity"]["requests"] = {"memory": "20Gi", "computePercent": "25"}
+    for n in (1, 9):
+        assert world.allocate(n, wanted)
+    world.start().prepare_claim(world.claims[9])
+    return [world.cards.records[ClaimUid(uid(9))]]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+@pytest.mark.parametrize("kind", MAKES)
+@pytest.mark.parametrize("act", ["prepare", "unprepare"])
+def test_every_accident_leaves_all_or_nothing_and_other_shares_alone(world, kind, act):
+    for at in range(1, 30):
+        for after in (False, True):
+            here = make(world)
+            bystanders = two_shares(here)
+            if act == "unprepare":
+                here.start().prepare_claim(here.claims[1])
+            touches = Touches(Fault(at, MAKES[kind], after))
+            process = here.start(touches)
+            with suppress(Crash, DriverError):
+                if act == "prepare":
+                    process.prepare_claim(here.claims[1])
+                else:
+                    process.unprepare(1)
+            here.recover()
+            here.check(bystanders)
+            if not touches.struck:
+                return
+    pytest.fail("it never ends")
+
+
+def test_a_second_interval_is_refused_and_the_first_stays():
+    world = SharedWorld("h100-80gb", V2)
+    rng = random.Random(0)  # noqa: S311
+    turn = request(rng, "timeslice", "a")
+    world.allocate(1, turn, config=[long_turns()])
+    world.allocate(2, turn)
+    for n in (1, 2):
+        world.start().prepare_claim(world.claims[n])
+    world.start().unprepare(1)
+    world.check()
+    short = long_turns()
+    short["opaque"]["parameters"] = short["opaque"]["parameters"] | {"interval": "Short"}
+    world.allocate(3, turn, config=[short])
+    with pytest.raises(ClaimError, match="interval SHORT is asked for"):
+        world.start().prepare_claim(world.claims[3])
+    world.check()

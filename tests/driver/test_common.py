@@ -1,0 +1,130 @@
+"""What is looked at while the API server is asked for a claim."""
+
+import asyncio
+import threading
+
+import pytest
+
+from driver.common import CommonParts
+from driver.errors import HardwareError
+from driver.sim import control
+from kubeletplugin.claims import ClaimReader
+from tests.driver.machine import claim, ref
+from tests.polling import eventually
+
+
+class Clock:
+    def __init__(self):
+        self.now = 100.0
+
+    def __call__(self):
+        return self.now
+
+
+@pytest.fixture
+def clock():
+    return Clock()
+
+
+@pytest.fixture
+def common(parts, clock):
+    return CommonParts(parts.hardware, clock)
+
+
+def test_what_was_looked_at_ahead_is_taken_for_half_a_second(machine, parts, common, clock):
+    common.look_ahead(machine.uuids)
+    found = common.take()
+    assert found is common.ahead
+    assert set(found.nodes) == set(machine.uuids)
+    assert found.mounts
+    clock.now += 0.6
+    assert common.ahead is None
+    assert common.take().nodes == {}
+    assert common.take().mounts == found.mounts
+
+
+def test_what_was_looked_at_moments_ago_is_not_looked_at_again(machine, common, clock):
+    common.look_ahead(machine.uuids)
+    first = common.ahead
+    common.look_ahead(machine.uuids)
+    assert common.ahead is first
+    clock.now += 0.06
+    common.look_ahead(machine.uuids)
+    assert common.ahead is not first
+
+
+def test_many_cards_are_not_asked_one_by_one(machine, common):
+    common.look_ahead([*machine.uuids, *map(str, range(16))])
+    assert common.ahead.nodes == {}
+
+
+def test_what_is_missing_ahead_is_told_when_it_is_needed(machine, common):
+    (machine.root / "dev" / "nvidiactl").unlink()
+    common.look_ahead(machine.uuids)
+    assert common.ahead is None
+    with pytest.raises(HardwareError, match="nvidiactl"):
+        common.take()
+
+
+async def test_a_claim_of_cards_that_were_looked_at_is_prepared_on_the_event_loop(machine, parts):
+    threads = []
+    project = parts.driver.project
+
+    def noted(record):
+        threads.append(threading.current_thread())
+        return project(record)
+
+    parts.driver.project = noted
+    raw = claim(1, machine.device(0))
+    await parts.driver.prepare(raw)  # nothing was looked at
+    parts.cards.look_ahead()
+    await parts.driver.prepare(raw)
+    await parts.driver.unprepare(ref())
+    await parts.driver.prepare(raw)
+    here = threading.current_thread()
+    assert [each is here for each in threads] == [False, True, True]
+
+
+async def test_a_claim_that_changes_its_card_is_prepared_on_a_thread(machine, parts):
+    threads = []
+    do = parts.hardware.do
+
+    def noted(step):
+        threads.append(threading.current_thread())
+        do(step)
+
+    parts.hardware.do = noted
+    parts.cards.look_ahead()
+    raw = claim(1, machine.device(0), mode="ExclusiveProcess")
+    await parts.driver.prepare(raw)
+    await parts.driver.prepare(raw)
+    await parts.driver.unprepare(ref())
+    assert threads
+    assert threading.current_thread() not in threads
+
+
+async def test_a_card_that_is_lost_after_it_was_looked_at_is_still_refused_soon(machine, parts):
+    parts.cards.look_ahead()
+    control.lose(machine.root, 0)
+    await parts.driver.prepare(claim(1, machine.device(0)))  # half a second old at most
+    parts.cards._common._ahead = None
+    with pytest.raises(HardwareError):
+        await parts.driver.prepare(claim(1, machine.device(0)))
+
+
+async def test_reading_a_claim_leaves_time_to_look_ahead(machine, parts):
+    asked = asyncio.Event()
+    go_on = asyncio.Event()
+
+    class Slow:
+        async def get(self, path):
+            asked.set()
+            await go_on.wait()
+            return {}
+
+    reader = ClaimReader(Slow(), lambda: parts.lanes.start(parts.cards.look_ahead))
+    reading = asyncio.create_task(reader.get(ref()))
+    await asked.wait()
+    await eventually(lambda: parts.cards.looked_ahead(machine.uuids))
+    go_on.set()
+    assert await reading == {}
