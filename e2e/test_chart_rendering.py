@@ -14,6 +14,7 @@ from e2e.sites.helm import HelmError, lint, merged, template
 
 VALUES = Path(__file__).parent / "values"
 FILES = ("default", "simulated", "everything")
+EVICTING = {"gpus": [{"select": {"all": True}, "eviction": "overMemory"}]}
 VERSIONS = ("1.34.4", "1.36.2", "1.36.3", "1.37.2")
 
 
@@ -51,11 +52,19 @@ def test_no_object_is_rendered_twice_and_all_have_our_labels(name: str, kubernet
 
 def test_what_the_other_tests_prove_is_what_the_chart_installs():
     """``deploy/manifests`` is applied by the tests of roles, policies and claims."""
-    ours = rendered({})
+    ours = rendered({"policy": EVICTING})
 
     for wanted in parse_documents(manifests("rbac", "own-node-slices", "classes")):
         found = ours[wanted["kind"], wanted["metadata"]["name"]]
         assert {**found, "metadata": wanted["metadata"]} == wanted
+
+
+def test_pods_may_be_evicted_where_the_policy_says_so_alone():
+    resources = [
+        rule["resources"] for rule in rendered({})["ClusterRole", "aliquot-node"]["rules"]
+    ]
+
+    assert ["pods/eviction"] not in resources
 
 
 def with_simulated_cards(**more: Any) -> dict[tuple[str, str], Object]:

@@ -33,6 +33,7 @@ def test_the_images_digest_follows_its_sources(tmp_path: Path, monkeypatch: pyte
     (tmp_path / "a").write_text("one")
     monkeypatch.setattr(build, "ROOT", tmp_path)
     monkeypatch.setattr(build, "sources", lambda: [tmp_path / "a"])
+    monkeypatch.setattr(build, "reference", lambda: "localhost/x:1")
     before = build.digest()
 
     (tmp_path / "a").write_text("two")
