@@ -41,6 +41,7 @@ def needed_rights(driver: str, minor: int, claim_cache: bool) -> tuple[Right, ..
     if minor >= 36:  # DRAResourceClaimGranularStatusAuthorization
         rights.append(Right("associated-node:patch", "resourceclaims/driver", name=driver))
     rights.append(Right("get", "nodes", group=""))
+    rights.append(Right("create", "pods/eviction", group=""))
     rights += [Right(verb, "events", group="events.k8s.io") for verb in ("create", "patch")]
     return tuple(rights)
 

@@ -57,15 +57,17 @@ def test_two_a100_go_the_whole_way_and_nothing_is_left(short_root):
     for said in (
         "2 simulated a100-40gb",
         "serves v1.DRAPlugin",
-        "1 ResourceSlice (demo-node-gpu.aliquot.dev-00-cards-00)",
-        "(room on 2 cards: 2 of the demo's 3 claims)",
+        "demo-node-gpu.aliquot.dev-00-cards-00",
+        "(room on 2 cards: 3 of the demo's 6 claims)",
+        "MPS          the pipe directory of the card's daemon",
         "environment  ALIQUOT_GPU_0_UUID=GPU-",
         "/dev/nvidiactl",
         "every claim has the condition Ready",
         "demo-node  NVIDIA A100-SXM4-40GB: 2 cards, 2 held, 0 free",
         "demo/one-card (notebook)",
-        "journal records: 2 before, 0 now",
-        "CDI files: 2 before, 0 now",
+        "demo/share-a (chat)",
+        "journal records: 3 before, 0 now",
+        "CDI files: 3 before, 0 now",
         "its sockets are gone",
         "all as it should be",
     ):
@@ -120,7 +122,7 @@ def test_a_container_that_sees_another_card_than_was_allocated_fails_the_demo(sh
     )
     done = changed_demo(short_root, code)
     assert done.returncode == 1
-    assert "pod notebook sees {'GPU-of-somebody-else'}" in done.stderr
+    assert "pod chat sees {'GPU-of-somebody-else'}" in done.stderr
     assert "all as it should be" not in done.stdout
     assert list(short_root.iterdir()) == []
 
@@ -131,20 +133,20 @@ def test_keep_leaves_logs_and_state_and_names_the_folder(short_root):
     (kept,) = short_root.iterdir()
     assert f"kept in {kept}" in done.stdout
     assert {"plugin.log", "api-server.log", "hardware"} <= {path.name for path in kept.iterdir()}
-    assert "(room on 1 card: 1 of the demo's 3 claims)" in done.stdout
+    assert "(room on 1 card: 2 of the demo's 6 claims)" in done.stdout
 
 
 def test_it_works_without_the_optional_cel_engine(short_root):
     code = (
         "import sys; sys.modules['cel_expr_python'] = None; import cli.demo as d; "
-        "d.demo(['--profile', 'l4', '--count', '4'])"
+        "d.demo(['--profile', 'l4', '--count', '5'])"
     )
     done = changed_demo(short_root, code)
     assert (done.returncode, done.stderr) == (0, "")
     assert "the CEL engine is not installed" in done.stdout
     assert "one NVIDIA L4, selected by CEL" in done.stdout
     assert "none here have NVLink" in done.stdout
-    assert "4 cards, 4 held, 0 free" in done.stdout
+    assert "5 cards, 5 held, 0 free" in done.stdout
 
 
 @pytest.mark.parametrize(

@@ -252,10 +252,9 @@ def with_steps(record: Record) -> Record:
 
 
 def taint_keys(pool: DesiredPool) -> dict[str, list[str]]:
-    """Keys of the taints, without their prefix, by published device, shared ones aside."""
+    """Keys of the taints, without their prefix, by published device."""
     return {
         device["name"]: [taint["key"].split("/")[1] for taint in device.get("taints", ())]
         for part in pool.slices
         for device in part.devices
-        if not device.get("allowMultipleAllocations")
     }

@@ -33,7 +33,7 @@ def rewrite(machine, change):
 def test_every_card_is_published_without_taints_while_all_is_well(machine, parts):
     assert taint_keys(parts.pool()) == {machine.device(0): [], machine.device(1): []}
     assert parts.pool().name == NODE
-    assert [one.healthy for one in parts.cards.device_health()] == [True] * 4
+    assert [one.healthy for one in parts.cards.device_health()] == [True, True]
 
 
 @pytest.mark.parametrize("held", [False, True])
