@@ -25,7 +25,8 @@ ROOT = Path(__file__).parent.parent.parent
 NAME = "localhost/aliquot"
 PACKAGES: dict[str, Path | str] = {"buildah": "buildah", "mmdebstrap": "mmdebstrap"}
 _DOCKERFILE = ROOT / "deploy" / "Dockerfile"
-_KEPT = 3  # archives of 75 MB each
+_KEPT = 3  # archives of 62 MB each
+_LAYERS_KEPT = 80  # images of buildah's layer cache, a dozen a build; 5 GB
 
 
 def version() -> str:
@@ -159,6 +160,9 @@ def _buildah(*arguments: str, text: str | None = None) -> str:
 
 
 def _forget_old(newest: Path) -> None:
+    """Old archives; and all cached layers once they are many, at the price of one cold build."""
+    if len(_buildah("images", "--all", "--quiet").splitlines()) > _LAYERS_KEPT:
+        _buildah("rmi", "--prune", "--force")
     made = sorted(newest.parent.glob("aliquot-*.tar"), key=lambda path: path.stat().st_mtime)
     for path in made[:-_KEPT]:
         path.unlink(missing_ok=True)
