@@ -66,7 +66,7 @@ def test_a_claim_that_fits_on_the_other_worker_alone_goes_there(
     first = start(release.site, room, "all-cards", exactly(count=CARDS), **on(full))
 
     second = start(release.site, room, "one-card")
-    third = start(release.site, room, "another-card")
+    third = start(release.site, room, "other-cards", exactly(count=CARDS - 1))
     submit(release.site, room, "no-card")
 
     assert [second.node(), third.node()] == [other, other]
