@@ -87,16 +87,14 @@ def assemble(root: Path, version: str) -> None:
 
 def _copy_kind_files(root: Path) -> None:
     """The module cache has neither execute bits nor write bits."""
-    shutil.copytree(kind_files(), root, dirs_exist_ok=True, copy_function=shutil.copyfile)
-    for folder in (root, *(path for path in root.glob("kind/**/") if path.is_dir())):
-        folder.chmod(0o755)
-    for name in ("etc", "usr", "usr/local", "usr/local/bin"):
-        (root / name).chmod(0o755)
-    for folder in (path for path in (root / "etc").rglob("*") if path.is_dir()):
-        folder.chmod(folder.stat().st_mode | 0o755)
-    for pattern in ("usr/local/bin/*", "kind/bin/*"):
-        for path in root.glob(pattern):
-            path.chmod(0o755)
+    source = kind_files()
+    for path in sorted(source.rglob("*")):  # a folder comes before what is in it
+        target = root / path.relative_to(source)
+        if path.is_dir():
+            target.mkdir(exist_ok=True)
+            continue
+        shutil.copyfile(path, target)
+        target.chmod(0o755 if target.parent.name == "bin" else 0o644)
 
 
 def _units(root: Path) -> None:
