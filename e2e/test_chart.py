@@ -129,7 +129,8 @@ def rolled(release: Installed, before: set[str]) -> None:
     assert not release.uids() & before
 
     def ready(pod: Object) -> bool:
-        return all(status["ready"] for status in pod["status"].get("containerStatuses", []))
+        found = pod["status"].get("containerStatuses", [])
+        return bool(found) and all(status["ready"] for status in found)
 
     poll(lambda: all(ready(pod) for pod in release.pods()), "all plugins to be ready")
 
@@ -253,7 +254,8 @@ def test_a_plugin_that_is_stopped_ends_by_itself(release: Installed):
     kube.kubectl("-n", NAMESPACE, "patch", "pod", name, "--type=merge", "-p", gone)
 
     assert end["exitCode"] == 0, end
-    release.wait_published()
+    poll(lambda: release.pods(), "the next plugin")
+    rolled(release, {pod["metadata"]["uid"]})
 
 
 @pytest.mark.needs("look at nodes")
