@@ -254,7 +254,7 @@ def test_a_plugin_that_is_stopped_ends_by_itself(release: Installed):
     kube.kubectl("-n", NAMESPACE, "patch", "pod", name, "--type=merge", "-p", gone)
 
     assert end["exitCode"] == 0, end
-    poll(lambda: release.pods(), "the next plugin")
+    poll(release.pods, "the next plugin")
     rolled(release, {pod["metadata"]["uid"]})
 
 
