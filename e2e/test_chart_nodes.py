@@ -95,7 +95,7 @@ def test_a_drained_worker_keeps_nothing(release: Installed, room: str, workers: 
 
 
 @pytest.mark.needs("stop a node")
-def test_a_deleted_node_takes_its_slices_with_it_and_comes_back(
+def test_a_deleted_node_takes_its_resourceslices_with_it_and_comes_back(
     release: Installed, workers: list[str]
 ):
     node = workers[-1]
