@@ -69,8 +69,24 @@ unit: $(VENV)/.dev
 e2e: $(VENV)/.dev
 	$(BIN)/python -m e2e $(ARGS)
 
+# Everything that make e2e and make kind need and that takes minutes, slowest first.
 e2e-build: $(VENV)/.dev
-	$(BIN)/python -m e2e.cluster.build
+	$(BIN)/python -m e2e.cluster.build 1.37 api-1.34 kind
+	$(BIN)/python -m e2e.image.build
+	$(BIN)/python -m e2e.kind image
+
+# make kind      a kind cluster of three nodes, the chart with simulated cards, its tests (root)
+# make kind-up   the same, left there to be tried; make kind-down deletes it
+.PHONY: kind kind-up kind-down image
+kind: $(VENV)/.dev
+	$(BIN)/python -m e2e.kind $(ARGS)
+
+kind-up kind-down: kind-%: $(VENV)/.dev
+	$(BIN)/python -m e2e.kind $*
+
+# make image     the driver's image as an OCI archive; prints where it is
+image: $(VENV)/.dev
+	@$(BIN)/python -m e2e.image.build
 
 # make soak      the long versions: outages of 10 minutes, churn of an hour (MINUTES=60)
 MINUTES ?= 60

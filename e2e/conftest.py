@@ -1,11 +1,15 @@
 """The session's cluster for end-to-end tests, and its logs in the report of a failure.
 
-Fixture ``cluster`` (one a session) skips with the reason where no cluster can run. Every test
-below this folder carries the mark ``e2e``.
+Fixture ``cluster`` (one a session) is the local cluster, whose programs and folders tests reach
+into; it skips with the reason where no such cluster can run or another provider was asked for.
+Fixture ``site`` is the cluster of any provider, for tests of the installed chart; a test with the
+mark ``needs("…")`` is skipped where the provider cannot do that. Every test below this folder
+carries the mark ``e2e``.
 """
 
 import json
 from collections.abc import Generator, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +19,16 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.kube import Kube
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.provider import PROVIDERS, chosen_spec
+from e2e.sites.choose import provider_name, remote_site
+from e2e.sites.local import LocalSite
+from e2e.sites.site import Site
 
 HERE = Path(__file__).parent
 LOGS = HERE / "out"
 # After an outage or a refusal Kubernetes comes back with its own back-off, a minute and more.
 TIMEOUT_S = 600
 _running = pytest.StashKey[LocalCluster]()
+_site = pytest.StashKey[Site]()
 _failed = pytest.StashKey[bool]()
 
 
@@ -36,6 +44,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
     """A running cluster with one Ready node; shared, so tests use names of their own."""
     provider = PROVIDERS["local"]
+    if provider_name() != provider.name:
+        pytest.skip(f"reaches into programs and folders of the node: not on {provider_name()}")
     if reason := provider.unavailable():
         pytest.skip(reason)
     spec = chosen_spec()
@@ -50,6 +60,39 @@ def cluster(request: pytest.FixtureRequest) -> Iterator[LocalCluster]:
                 running.save_logs(LOGS / spec.name)
 
 
+@pytest.fixture(scope="session")
+def site(request: pytest.FixtureRequest) -> Iterator[Site]:
+    """The cluster of the provider that was asked for."""
+    stash = request.config.stash
+    name = provider_name()
+    if name == "local":
+        here: Site = LocalSite(request.getfixturevalue("cluster"))
+    else:
+        here = remote_site(name)
+    stash[_site] = here
+    yield here
+    here.close()
+
+
+@pytest.fixture(autouse=True)
+def able(request: pytest.FixtureRequest) -> None:
+    """Skip what the provider cannot do: ``@pytest.mark.needs("stop a node")``."""
+    wanted = [str(word) for mark in request.node.iter_markers("needs") for word in mark.args]
+    if wanted:
+        here: Site = request.getfixturevalue("site")
+        if missing := sorted(set(wanted) - here.abilities):
+            pytest.skip(f"provider {here.name} cannot: {', '.join(missing)}")
+
+
+@pytest.fixture
+def room(site: Site, request: pytest.FixtureRequest) -> Iterator[str]:
+    """A namespace of the test's own on the site, deleted afterwards with all that is in it."""
+    with own_namespace(site.kube, request.node.name) as name:
+        yield name
+        site.kube.delete("Namespace", name)
+        site.kube.wait_gone("Namespace", name, timeout_s=120)
+
+
 @pytest.fixture
 def kube(cluster: LocalCluster) -> Kube:
     """The administrator's client."""
@@ -59,15 +102,22 @@ def kube(cluster: LocalCluster) -> Kube:
 @pytest.fixture
 def namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
     """A namespace of the test's own, ready for pods, deleted afterwards."""
+    with own_namespace(kube, request.node.name) as name:
+        yield name
+        kube.delete("Namespace", name)
+
+
+@contextmanager
+def own_namespace(kube: Kube, test: str) -> Iterator[str]:
+    """Make a namespace that is ready for pods."""
     manifest = {
         "apiVersion": "v1",
         "kind": "Namespace",
-        "metadata": {"generateName": "test-", "annotations": {"test": request.node.name}},
+        "metadata": {"generateName": "test-", "annotations": {"test": test}},
     }
     name: str = kube.create(manifest)["metadata"]["name"]
     kube.wait("ServiceAccount", "default", lambda _: True, namespace=name)
     yield name
-    kube.delete("Namespace", name)
 
 
 @pytest.hookimpl(wrapper=True)
@@ -79,9 +129,11 @@ def pytest_runtest_makereport(
     stash = item.config.stash
     if report.failed:
         stash[_failed] = True
-        running = stash.get(_running, None)
+        running, here = stash.get(_running, None), stash.get(_site, None)
         if running is not None:
             report.sections.extend(evidence(running))
+        elif here is not None:
+            report.sections.extend(here.evidence())
     return report
 
 

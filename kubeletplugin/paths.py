@@ -36,6 +36,7 @@ class PluginPaths:
     registry_dir: Path
     dra_socket: Path
     registration_socket: Path
+    own_names: bool = False  # no other instance has sockets of these names
 
     @property
     def locks(self) -> tuple[Path, Path]:
@@ -66,7 +67,7 @@ def plugin_paths(
     fitting = [name for name in names if _length(registry / name) <= SOCKET_PATH_MAX]
     if not fitting:
         _check_length(registry / names[-1], "the registry folder")
-    return PluginPaths(folder, registry, dra, registry / fitting[0])
+    return PluginPaths(folder, registry, dra, registry / fitting[0], instance is not None)
 
 
 def _length(path: Path) -> int:

@@ -19,6 +19,7 @@ from typing import Protocol
 
 from kubeletplugin.claims import ClaimSource
 from kubeletplugin.contract import ClaimRef, DeviceHealth, Driver
+from kubeletplugin.handover import Handover
 from kubeletplugin.health import HealthBoard
 from kubeletplugin.lock import InstanceLock
 from kubeletplugin.paths import PluginPaths
@@ -69,6 +70,7 @@ class KubeletPlugin:
         self._paths = paths
         self._publisher = publisher
         self._lock = InstanceLock(paths.locks)
+        self._handover = Handover(paths.plugin_dir)
         self._work: ClaimWork[Outcome] = ClaimWork()
         self._board = HealthBoard()
         self._service = DraService(driver, claims, self._work, observer)
@@ -97,11 +99,20 @@ class KubeletPlugin:
         """Make the folders, then wait until no other instance uses them."""
         for folder, mode in ((self._paths.plugin_dir, 0o700), (self._paths.registry_dir, 0o750)):
             folder.mkdir(mode=mode, parents=True, exist_ok=True)
+        if not self._handover.try_take_turn():
+            self._stand_by()
+            await self._handover.take_turn()
         if not self._lock.try_acquire():
-            self.phase = Phase.STANDBY
-            log.info("standing by: another instance of %s holds %s", self.name, self._lock_names)
+            self._stand_by()
+            if self._paths.own_names:  # the one before is stopping: be there before it goes
+                await self._open_sockets()
             await self._lock.acquire()
         self.phase = Phase.HOLDING
+
+    def _stand_by(self) -> None:
+        if self.phase is not Phase.STANDBY:
+            log.info("standing by: another instance of %s holds %s", self.name, self._lock_names)
+        self.phase = Phase.STANDBY
 
     @property
     def _lock_names(self) -> str:
@@ -109,10 +120,16 @@ class KubeletPlugin:
 
     async def serve(self) -> None:
         """Serve claims, then announce it: the kubelet calls as soon as it has found the socket."""
-        await self._dra.start()
-        await self._registrar.start()
+        self._service.opened.set()
+        await self._open_sockets()
         self.phase = Phase.SERVING
         self._watchdog = asyncio.create_task(self._watch(), name="socket watchdog")
+
+    async def _open_sockets(self) -> None:
+        """Calls that come before ``serve`` wait for it."""
+        for server in (self._dra, self._registrar):
+            if not server.running:
+                await server.start()
 
     async def prepare_one(self, ref: ClaimRef) -> str:
         """Prepare on the driver's own account, in line with the kubelet's calls; "" or why not."""
@@ -129,6 +146,10 @@ class KubeletPlugin:
     async def stop(self, grace_s: float = STOP_GRACE_S) -> bool:
         """Take no new calls, finish the work, free the sockets.
 
+        Another instance that stands by is registered first, so that calls find it meanwhile. The
+        registration socket goes after the calls: when it vanishes, the kubelet closes its
+        connection, and with it every call that is not answered yet.
+
         False: work was still running after ``grace_s``; the driver's records must cover it.
         """
         if self._watchdog is not None:
@@ -136,15 +157,19 @@ class KubeletPlugin:
             with suppress(asyncio.CancelledError):
                 await self._watchdog
         self._publisher.set_registered(False)
-        await self._registrar.stop(0)
+        if self.phase is Phase.SERVING and self._paths.own_names:
+            await self._handover.give()
         self._board.close()
         await self._dra.stop(grace_s)
+        await self._registrar.stop(0)
         drained = await self._work.drain(grace_s)
+        self._handover.release()
         self._lock.release()
         self.phase = Phase.STOPPED
         return drained
 
     def _on_registered(self) -> None:
+        self._handover.arrived()
         self._publisher.set_registered(True)
         self._publisher.resync()
 
@@ -158,10 +183,10 @@ class KubeletPlugin:
 
     async def repair(self) -> None:
         """Restore sockets and locks that somebody deleted (a wiped plugin registry)."""
-        if not self._lock.intact():
+        if not (self._lock.intact() and self._handover.intact()):
             for folder in (self._paths.plugin_dir, self._paths.registry_dir):
                 folder.mkdir(parents=True, exist_ok=True)
-            if not self._lock.retake():
+            if not (self._handover.retake() and self._lock.retake()):
                 log.error(
                     "another instance of %s took %s while the folder was wiped: stopping",
                     self.name,

@@ -56,6 +56,7 @@ class DraService:
         self._driver = driver
         self._claims = claims
         self._work = work
+        self.opened = asyncio.Event()  # until then the kubelet's calls wait
         self._observer = observer or NoObserver()
         self._expected: tuple[type[Exception], ...] = (
             ClaimRefusedError,

@@ -56,6 +56,7 @@ class _Dra:
         self._service = service
 
     async def NodePrepareResources(self, request: Any, context: Context) -> Any:  # noqa: N802
+        await self._service.opened.wait()
         outcomes = await self._service.prepare(_refs(request.claims))
         answer = self.pb.NodePrepareResourcesResponse()
         for uid, outcome in outcomes.items():
@@ -65,6 +66,7 @@ class _Dra:
         return answer
 
     async def NodeUnprepareResources(self, request: Any, context: Context) -> Any:  # noqa: N802
+        await self._service.opened.wait()
         outcomes = await self._service.unprepare(_refs(request.claims))
         answer = self.pb.NodeUnprepareResourcesResponse()
         for uid, outcome in outcomes.items():

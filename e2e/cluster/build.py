@@ -1,11 +1,13 @@
 """Builds the programs of a cluster from pinned Go modules, only those that are missing.
 
-``python -m e2e.cluster.build [kubernetes minor …] [dra-example-driver]``: without arguments
-the newest Kubernetes, containerd and etcd. Cold it takes about 15 minutes on two cores; with
+``python -m e2e.cluster.build [MINOR …] [api-MINOR …] [dra-example-driver] [kind]``: without
+arguments the newest Kubernetes, containerd, etcd, helm and a checker of CDI specs; ``api-1.34``
+adds the API server alone of that version. Cold it takes about 15 minutes on two cores; with
 Go's own build cache, or for programs that are there, seconds. Results lie under
 ``$XDG_CACHE_HOME/aliquot-e2e`` (default ``~/.cache``) by a digest of go.mod, go.sum and flags.
 """
 
+import json
 import os
 import re
 import shutil
@@ -13,8 +15,10 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 from e2e.cluster import packages
 from e2e.cluster.console import phase, say
@@ -23,6 +27,7 @@ from e2e.cluster.targets import (
     EXTRAS,
     NODE_TARGETS,
     RELEASES,
+    TOOLS,
     Target,
     cache_folder,
 )
@@ -77,14 +82,14 @@ def absent(target: Target) -> list[str]:
     return [name for name in target.programs if not (folder / name).exists()]
 
 
-def build(target: Target) -> Path:
-    """Build what is missing of ``target`` and return the folder.
+def build(target: Target, only: Collection[str] | None = None) -> Path:
+    """Build what is missing of ``target`` (of ``only`` these programs) and return the folder.
 
     A program appears under its name only when it is complete. Raises BuildError with the end
     of Go's output, SetupError if there is no fit go command.
     """
     folder = binaries(target)
-    todo = absent(target)
+    todo = [name for name in absent(target) if only is None or name in only]
     if todo:
         check_go(_go_version(), target.least_go)
         folder.mkdir(parents=True, exist_ok=True)
@@ -115,24 +120,53 @@ def _build_one(target: Target, name: str, folder: Path) -> None:
         output.replace(folder / name)
 
 
-def build_all(minors: Sequence[str] = (), extra: Sequence[Target] = ()) -> None:
+def go_json(target: Target, *arguments: str) -> dict[str, Any]:
+    """The JSON that a go command prints in the target's module, such as ``mod download -json``.
+
+    Raises BuildError with the end of its output, SetupError if there is no fit go command.
+    """
+    check_go(_go_version(), target.least_go)
+    environment = {**os.environ, **target.environment()}
+    done = subprocess.run(
+        [_go(), *arguments],
+        cwd=target.folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        raise BuildError(f"go {' '.join(arguments)} in {target.folder}:\n{done.stderr.strip()}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    return answer
+
+
+def build_all(
+    minors: Sequence[str] = (),
+    extra: Sequence[Target] = (),
+    more_packages: Mapping[str, Path | str] = MappingProxyType({}),
+) -> None:
     """Install missing packages and build what clusters of these Kubernetes minors need."""
-    packages.ensure()
+    packages.ensure({**packages.PACKAGES, **more_packages})
     wanted = [RELEASES[minor] for minor in minors or list(RELEASES)[-1:]]
-    for target in (*wanted, *NODE_TARGETS, *extra):
+    for target in (*wanted, *NODE_TARGETS, *TOOLS, *extra):
         build(target)
 
 
 def main(arguments: Sequence[str]) -> int:
     """Entry point; returns the exit status."""
-    known = {*RELEASES, *EXTRAS}
+    servers = {f"api-{minor}": target for minor, target in RELEASES.items()}
+    known = {*RELEASES, *servers, *EXTRAS}
     if unknown := [word for word in arguments if word not in known]:
         say(f"unknown: {', '.join(unknown)}; known: {', '.join(sorted(known))}")
         return 2
-    extra = [target for word, target in EXTRAS.items() if word in arguments]
+    extra = [target for word in EXTRAS if word in arguments for target in EXTRAS[word]]
     try:
         with phase("programs"):
             build_all([word for word in arguments if word in RELEASES], extra)
+            for word in arguments:
+                if word in servers:
+                    build(servers[word], only=("kube-apiserver",))
     except ClusterError as error:
         say(str(error))
         return 1

@@ -10,6 +10,7 @@ import json
 import platform
 import subprocess
 import tarfile
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,14 +118,17 @@ def _busybox() -> bytes:
     return archive(busybox_image(_BUSYBOX_FILE.read_bytes(), listing.stdout.split()))
 
 
-def _pause(source: Path) -> bytes:
-    program = cache_folder() / "pause.building"
-    try:
+def pause_program() -> bytes:
+    """The static program of sandboxes, compiled."""
+    with tempfile.TemporaryDirectory() as scratch:
+        program = Path(scratch) / "pause"
+        source = HERE / "pause.c"
         subprocess.run(["gcc", "-static", "-Os", "-s", "-o", program, source], check=True)
-        data = program.read_bytes()
-    finally:
-        program.unlink(missing_ok=True)
-    return archive(Image(PAUSE, {"pause": data}, config={"Entrypoint": ["/pause"]}))
+        return program.read_bytes()
+
+
+def _pause() -> bytes:
+    return archive(Image(PAUSE, {"pause": pause_program()}, config={"Entrypoint": ["/pause"]}))
 
 
 def base_archives() -> list[Path]:
@@ -133,7 +137,7 @@ def base_archives() -> list[Path]:
     made = []
     folder = cache_folder() / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    recipes = (("pause", source, lambda: _pause(source)), ("busybox", _BUSYBOX_FILE, _busybox))
+    recipes = (("pause", source, _pause), ("busybox", _BUSYBOX_FILE, _busybox))
     for name, input_file, recipe in recipes:
         key = hashlib.sha256(input_file.read_bytes() + Path(__file__).read_bytes()).hexdigest()
         path = folder / f"{name}-{key[:12]}.tar"

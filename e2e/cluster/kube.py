@@ -97,6 +97,10 @@ class Kube:
         except OSError:
             return False
 
+    def resources(self) -> list[Resource]:
+        """Everything that the server serves, its preferred versions first."""
+        return self._discover()
+
     def resource(self, kind: str, api_version: str | None = None) -> Resource:
         """Look a kind up at the server. Raises ClusterError if it serves no such kind."""
         for fresh in (False, True):
@@ -122,9 +126,13 @@ class Kube:
             objects = [manifests] if isinstance(manifests, dict) else list(manifests)
         return [self._apply_one(item) for item in objects]
 
-    def _apply_one(self, item: Object) -> Object:
+    def apply_dry(self, item: Object) -> Object:
+        """What ``apply`` would store; nothing is. Unknown and double fields are errors."""
+        return self._apply_one(item, dryRun="All", fieldValidation="Strict")
+
+    def _apply_one(self, item: Object, **more: str) -> Object:
         path = self._path_of(item, item["metadata"]["name"])
-        query = {"fieldManager": FIELD_MANAGER, "force": "true"}
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", **more}
         headers = {"Content-Type": "application/apply-patch+yaml"}
         return self._transport.send("PATCH", path, item, query, headers).json()
 

@@ -15,7 +15,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
@@ -32,16 +32,17 @@ from e2e.cluster.netns import NetNamespace
 from e2e.cluster.pki import Authority, KeyPair, kubeconfig, service_account_keys
 from e2e.cluster.processes import ManagedProcess, inside_environment
 from e2e.cluster.targets import CONTAINERD, ETCD, RELEASES
-from e2e.cluster.transport import Transport
+from e2e.cluster.transport import inside
 
 _SERVER_NAMES = ("localhost", "kubernetes.default.svc", "127.0.0.1", SERVICE_ADDRESS, NODE_ADDRESS)
 
 
-def _programs(kubernetes: str) -> Programs:
+def _programs(kubernetes: str, needed: Collection[str] | None) -> Programs:
     if kubernetes not in RELEASES:
         raise SetupError(f"Kubernetes {kubernetes}: known are {', '.join(RELEASES)}")
     targets = (RELEASES[kubernetes], CONTAINERD, ETCD)
-    if missing := [name for target in targets for name in build.absent(target)]:
+    absent = [name for target in targets for name in build.absent(target)]
+    if missing := [name for name in absent if needed is None or name in needed]:
         how = "python -m e2e.cluster.build"
         raise SetupError(f"not built yet: {', '.join(missing)}; {how} builds them")
     return Programs(*(build.binaries(target) for target in targets))
@@ -49,6 +50,8 @@ def _programs(kubernetes: str) -> Programs:
 
 class LocalCluster:
     """API server, controller manager, scheduler, kubelet, containerd and etcd of one node."""
+
+    NEEDED: Collection[str] | None = None  # programs that must have been built; None: all
 
     def __init__(self, spec: ClusterSpec | None = None) -> None:
         self.spec = spec or ClusterSpec()
@@ -149,7 +152,7 @@ class LocalCluster:
         this name), ProcessError (a program ended), WaitTimeoutError.
         """
         _check_machine()
-        self._programs = _programs(self.spec.kubernetes)
+        self._programs = _programs(self.spec.kubernetes, self.NEEDED)
         self._lock = lock.take(self.layout)
         try:
             with phase(f"cluster {self.spec.name} ready"):
@@ -350,9 +353,8 @@ class LocalCluster:
         return self._need_authority().issue(common_name, organization)
 
     def _client(self, user: KeyPair | str, path: Path) -> Kube:
-        transport = Transport(
-            SERVICE_ADDRESS, self.netns, self._need_authority().pair.certificate, user
-        )
+        authority = self._need_authority().pair.certificate
+        transport = inside(SERVICE_ADDRESS, self.netns, authority, user)
         kubectl = str(self._need_programs().kubernetes / "kubectl")
         client = Kube(transport, self.netns.argv([kubectl, f"--kubeconfig={path}"]))
         self._clients.append(client)

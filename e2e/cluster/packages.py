@@ -3,7 +3,7 @@
 import os
 import shutil
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from e2e.cluster.console import phase, say
@@ -43,17 +43,19 @@ def _present(what: Path | str) -> bool:
     return what.exists() if isinstance(what, Path) else find_program(what) is not None
 
 
-def missing(present: Callable[[Path | str], bool] = _present) -> list[str]:
-    """The Debian packages whose program or file is absent, in the order of ``PACKAGES``."""
-    return [package for package, what in PACKAGES.items() if not present(what)]
+def missing(
+    present: Callable[[Path | str], bool] = _present, wanted: Mapping[str, Path | str] = PACKAGES
+) -> list[str]:
+    """The Debian packages whose program or file is absent, in the order of ``wanted``."""
+    return [package for package, what in wanted.items() if not present(what)]
 
 
-def ensure() -> None:
+def ensure(wanted: Mapping[str, Path | str] = PACKAGES) -> None:
     """Install what is missing with apt-get. Raises SetupError with the command to run by hand."""
-    absent = missing()
+    absent = missing(wanted=wanted)
     if absent:
         _install(absent)
-        if still := missing():
+        if still := missing(wanted=wanted):
             raise SetupError(f"apt-get installed {' '.join(still)}, yet their files are absent")
 
 

@@ -3,7 +3,7 @@
 import hashlib
 import os
 import platform
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -53,6 +53,7 @@ class Target:
         Raises FileNotFoundError if the folder lacks ``go.mod`` or ``go.sum``.
         """
         parts = [(self.folder / file).read_bytes() for file in ("go.mod", "go.sum")]
+        parts += [source.read_bytes() for source in sorted(self.folder.glob("*.go"))]
         settings = [sorted(self.programs.items()), sorted(self.environment().items())]
         parts.append(repr([*settings, self.flags(), platform.machine()]).encode())
         hashed = hashlib.sha256()
@@ -61,8 +62,13 @@ class Target:
         return hashed.hexdigest()[:12]
 
 
-def kubernetes(version: str, toolchain: str) -> Target:
-    """The five programs of one Kubernetes version, such as ``1.37.2``.
+def kubernetes(
+    version: str,
+    toolchain: str,
+    programs: Sequence[str] = KUBERNETES_PROGRAMS,
+    folder: str = "",
+) -> Target:
+    """Programs of one Kubernetes version, such as ``1.37.2``.
 
     Without the version in the linker flags they call themselves v0.0.0-master, and clients and
     feature gates go wrong.
@@ -77,9 +83,9 @@ def kubernetes(version: str, toolchain: str) -> Target:
     }
     stamps = " ".join(f"-X {_VERSION_PACKAGE}.{key}={value}" for key, value in values.items())
     return Target(
-        name=f"kubernetes-{version}",
-        folder=HERE / f"k8s-{major}.{minor}",
-        programs={name: f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS},
+        name=f"{Path(folder).name or 'kubernetes'}-{version}",
+        folder=HERE / (folder or f"k8s-{major}.{minor}"),
+        programs={program: f"k8s.io/kubernetes/cmd/{program}" for program in programs},
         toolchain=toolchain,
         ldflags=f"-s -w {stamps}",
     )
@@ -91,6 +97,9 @@ RELEASES: Mapping[str, Target] = {
     "1.37": kubernetes("1.37.2", "go1.27.3"),
 }
 """Kubernetes versions that a cluster can be made of, by minor version; the last is the default."""
+
+KIND_NODE = kubernetes("1.37.2", "go1.27.3", ("kubeadm", "kube-proxy"), "tools/kubeadm")
+"""What a node of a kind cluster has beside the five."""
 
 _CONTAINERD = "github.com/containerd/containerd/v2/cmd"
 
@@ -120,8 +129,33 @@ EXAMPLE_DRIVER = Target(
     programs={"dra-example-kubeletplugin": f"{_EXAMPLE}/dra-example-kubeletplugin"},
     least_go=(1, 26),
 )
-EXTRAS: Mapping[str, Target] = {"dra-example-driver": EXAMPLE_DRIVER}
-"""What no cluster needs: the Go driver that benches compare with."""
+HELM = Target(
+    name="helm-4.3.2",
+    folder=HERE / "tools/helm",
+    programs={"helm": "helm.sh/helm/v4/cmd/helm"},
+    ldflags="-s -w -X helm.sh/helm/v4/internal/version.version=v4.3.2",
+    least_go=(1, 26),
+)
+CDI_CHECK = Target(
+    name="cdi-check-1.1.2",
+    folder=HERE / "tools/cdi",
+    programs={"cdi-check": "."},
+    least_go=(1, 26),
+)
+KIND = Target(
+    name="kind-0.33.0",
+    folder=HERE / "tools/kind",
+    programs={"kind": "sigs.k8s.io/kind"},
+    least_go=(1, 26),
+)
+TOOLS = (HELM, CDI_CHECK)
+"""What tests of the chart need on any cluster."""
+
+EXTRAS: Mapping[str, Sequence[Target]] = {
+    "dra-example-driver": (EXAMPLE_DRIVER,),
+    "kind": (KIND, KIND_NODE),
+}
+"""What the local cluster does not need: the Go driver that benches compare with, and kind."""
 
 
 def cache_folder() -> Path:

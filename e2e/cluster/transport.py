@@ -1,4 +1,6 @@
-"""HTTPS to an API server inside a cluster's network namespace: one connection a thread."""
+"""Requests to an API server, one connection a thread: HTTPS into a cluster's network namespace,
+or HTTP over the Unix socket of a ``kubectl proxy``, which knows every kind of kubeconfig.
+"""
 
 import http.client
 import json
@@ -6,9 +8,10 @@ import socket
 import ssl
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 from urllib.parse import urlencode
 
@@ -60,24 +63,49 @@ def _error(reply: Reply) -> KubeError:
         return KubeError(reply.status, http.client.responses.get(reply.status, ""), text)
 
 
+class _SocketConnection(http.client.HTTPConnection):
+    """HTTP over a Unix socket."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__("localhost", timeout=30)
+        self._path = path
+
+    def connect(self) -> None:
+        self.sock = socket.socket(socket.AF_UNIX)
+        self.sock.settimeout(self.timeout)
+        self.sock.connect(str(self._path))
+
+
+def inside(host: str, netns: NetNamespace, ca: bytes, user: KeyPair | str) -> "Transport":
+    """Requests as one user (client certificate or bearer token) from within a namespace."""
+    context = ssl.create_default_context(cadata=ca.decode())
+    headers = {"Authorization": f"Bearer {user}"} if isinstance(user, str) else {}
+    if isinstance(user, KeyPair):
+        with tempfile.TemporaryDirectory() as scratch:  # ssl loads keys from files alone
+            context.load_cert_chain(*user.write(Path(scratch), "user"))
+    return Transport(lambda: _InsideConnection(host, context, netns), headers)
+
+
+def proxied(path: Path) -> "Transport":
+    """Requests through the Unix socket of a ``kubectl proxy``."""
+    return Transport(lambda: _SocketConnection(path))
+
+
 class Transport:
-    """Blocking requests as one user (client certificate or bearer token).
+    """Blocking requests as one user.
 
     A connection that the server closed meanwhile, as after an outage, is made anew once.
     """
 
-    def __init__(self, host: str, netns: NetNamespace, ca: bytes, user: KeyPair | str) -> None:
-        self._host = host
-        self._netns = netns
-        self._context = ssl.create_default_context(cadata=ca.decode())
-        self._headers: dict[str, str] = {}
-        if isinstance(user, str):
-            self._headers["Authorization"] = f"Bearer {user}"
-        else:
-            with tempfile.TemporaryDirectory() as scratch:  # ssl loads keys from files alone
-                self._context.load_cert_chain(*user.write(Path(scratch), "user"))
+    def __init__(
+        self,
+        connect: Callable[[], http.client.HTTPConnection],
+        headers: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
+        self._connect = connect
+        self._headers = headers
         self._local = threading.local()
-        self._open: list[_InsideConnection] = []
+        self._open: list[http.client.HTTPConnection] = []
 
     def send(
         self,
@@ -105,7 +133,7 @@ class Transport:
     ) -> Reply:
         connection = getattr(self._local, "connection", None)
         if connection is None:
-            connection = _InsideConnection(self._host, self._context, self._netns)
+            connection = self._connect()
             self._local.connection = connection
             self._open.append(connection)
         try:

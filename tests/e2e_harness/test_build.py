@@ -7,7 +7,15 @@ import pytest
 
 from e2e.cluster import build, packages
 from e2e.cluster.errors import SetupError
-from e2e.cluster.targets import EXTRAS, NODE_TARGETS, RELEASES, Target, cache_folder, kubernetes
+from e2e.cluster.targets import (
+    EXTRAS,
+    NODE_TARGETS,
+    RELEASES,
+    TOOLS,
+    Target,
+    cache_folder,
+    kubernetes,
+)
 
 
 @pytest.fixture
@@ -74,11 +82,38 @@ def test_a_program_is_absent_until_its_file_is_there(target):
 
 
 def test_every_target_has_its_pinned_modules():
-    for target in (*RELEASES.values(), *NODE_TARGETS, *EXTRAS.values()):
+    extras = [target for group in EXTRAS.values() for target in group]
+    for target in (*RELEASES.values(), *NODE_TARGETS, *TOOLS, *extras):
         module = (target.folder / "go.mod").read_text()
         for package in target.programs.values():
-            assert package in module, f"{target.name}: {package} is no tool of its go.mod"
+            ours = package == "." and (target.folder / "main.go").exists()
+            assert ours or package in module, f"{target.name}: {package} is no tool of its go.mod"
         assert (target.folder / "go.sum").stat().st_size > 0
+
+
+def test_the_digest_follows_programs_of_our_own(target):
+    before = target.digest()
+
+    (target.folder / "main.go").write_text("package main\n")
+
+    assert target.digest() != before
+
+
+def test_a_part_of_a_targets_programs_can_be_built(target, monkeypatch):
+    made = []
+    monkeypatch.setattr(build, "_go_version", lambda: "go version go1.26.1 linux/amd64")
+
+    def make(target: Target, name: str, folder: Path) -> None:
+        made.append(name)
+        (folder / name).write_text("")
+
+    monkeypatch.setattr(build, "_build_one", make)
+    two = replace(target, programs={"a": "example.org/a", "b": "example.org/b"})
+
+    build.build(two, only=("b",))
+
+    assert made == ["b"]
+    assert build.absent(two) == ["a"]
 
 
 def test_kubernetes_programs_carry_their_version():
@@ -122,4 +157,5 @@ def test_only_packages_whose_files_are_absent_are_missing():
 def test_an_unknown_word_on_the_command_line_is_refused_with_the_known_ones(capsys):
     assert build.main(["1.12"]) == 2
 
-    assert "unknown: 1.12; known: 1.34, 1.35, 1.37, dra-example-driver" in capsys.readouterr().err
+    known = "1.34, 1.35, 1.37, api-1.34"
+    assert f"unknown: 1.12; known: {known}" in capsys.readouterr().err

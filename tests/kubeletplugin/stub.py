@@ -116,10 +116,11 @@ def make_plugin(
     driver: StubDriver | None = None,
     claims: StubClaims | None = None,
     observer: Done | None = None,
+    instance: str | None = None,
 ) -> KubeletPlugin:
     return KubeletPlugin(
         DRIVER,
-        plugin_paths(DRIVER, kubelet_root=root),
+        plugin_paths(DRIVER, kubelet_root=root, instance=instance),
         driver or StubDriver(),
         claims or StubClaims(),
         StubPublisher(),

@@ -128,7 +128,9 @@ async def test_stop_lets_running_work_finish_and_answers_it(root):
         call = asyncio.create_task(client.prepare([ref()]))
         await eventually(lambda: driver.active == 1)
         stopping = asyncio.create_task(plugin.stop(20))
-        await eventually(lambda: not publishing(plugin).registered)
+        await eventually(lambda: not list((root / "plugins").rglob("*.sock")))
+        # As long as this one is there, the kubelet does not hang up on the call.
+        assert list((root / "plugins_registry").glob("*.sock"))
         driver.gate.set()
         assert await stopping is True
         assert (await call)["uid-0"] == Answer((device(0),))
@@ -173,6 +175,46 @@ async def test_a_second_instance_stands_by_is_ready_and_takes_over(root):
         assert (await client.prepare([ref()]))["uid-0"].error == ""
     assert second.ready
     await second.stop(1)
+
+
+async def test_the_next_instance_is_registered_before_this_one_is_gone(root):
+    """Its calls wait until this one has answered its own and freed the state."""
+    busy = StubDriver(gate=asyncio.Event())
+    first, second = make_plugin(root, busy, instance="a"), make_plugin(root, instance="b")
+    await first.acquire()
+    await first.serve()
+    waiting = asyncio.create_task(second.acquire())
+    await eventually(lambda: second.phase is Phase.STANDBY)
+    assert [path.name for path in (root / "plugins_registry").glob("*.sock")] == [
+        first._paths.registration_socket.name
+    ]
+    async with await register(first._paths.registration_socket) as old:
+        call = asyncio.create_task(old.prepare([ref()]))
+        await eventually(lambda: busy.active == 1)
+
+        stopping = asyncio.create_task(first.stop(20))
+        await eventually(second._paths.registration_socket.exists)
+        async with await register(second._paths.registration_socket) as new:
+            early = asyncio.create_task(new.prepare([ref(1)]))
+            await eventually(lambda: not first._paths.dra_socket.exists())
+            assert not early.done()
+            assert second.phase is Phase.STANDBY
+            busy.gate.set()
+            assert (await call)["uid-0"].error == ""
+            assert await stopping
+            await waiting
+            await second.serve()
+            assert (await early)["uid-1"].error == ""
+            await second.stop(1)
+
+
+async def test_without_a_next_instance_a_stop_does_not_wait_for_one(root):
+    plugin = make_plugin(root, instance="a")
+    await plugin.acquire()
+    await plugin.serve()
+    async with asyncio.timeout(30):
+        assert await plugin.stop(1)
+    assert plugin.phase is Phase.STOPPED
 
 
 async def test_wiped_folders_get_their_sockets_and_locks_back(root, started):
@@ -223,8 +265,9 @@ async def test_the_watchdog_survives_a_folder_that_cannot_be_made(root, started,
 
 async def test_a_lock_lost_to_another_instance_stops_the_plugin(root, started):
     plugin = await started()
-    for path in plugin._paths.locks:
+    for path in (*plugin._paths.locks, *(root / "plugins" / DRIVER).glob("*ed.lock")):
         path.unlink()
+    (root / "plugins" / DRIVER / "turn.lock").unlink()
     thief = make_plugin(root)
     await thief.acquire()
     await plugin.repair()

@@ -1,0 +1,1 @@
+"""The driver's own image, built without a registry."""

@@ -1,0 +1,1 @@
+"""A kind cluster: one control plane, two workers, on Docker or on podman and runc."""
