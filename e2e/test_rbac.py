@@ -313,9 +313,14 @@ CASES: dict[Right, tuple[Callable[[Scene], Any], str]] = {
 }
 
 
+# Used only where the node policy says eviction: overMemory, and refused by name otherwise
+# (tests/driver/test_watchdog.py).
+EVICT = Right("", "pods/eviction", "create")
+
+
 def test_the_role_has_each_right_that_is_used_and_no_other():
     """Each case below shows that one of them is needed."""
-    assert rights(cluster_role()) == set(CASES)
+    assert rights(cluster_role()) == {*CASES, EVICT}
 
 
 def test_the_account_has_what_the_role_says_and_no_more(account: Kube):
