@@ -15,7 +15,7 @@ from pathlib import Path
 from mps.protocol import MpsRefusedError, check_gpu
 from mps.settings import RUN_DIR
 
-LONGEST_PIPE = 87  # bytes; the control program exits without a word above it (mps.md, 1)
+LONGEST_PIPE = 87  # bytes; the control program exits without a word above it
 SERVER = "card"  # the one named server of a card under protocol 3
 PROBE = "probe"  # the folder in which options of the control program are tried
 RUN_MODE = 0o711  # servers run as their clients' users and have to get to the pipe directory

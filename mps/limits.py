@@ -15,7 +15,7 @@ _UNSET = ("", "-", "unset", "none")
 
 
 def sent(limit: int) -> str:
-    """Bytes as the program takes them: always whole M (mps.md, fact 2)."""
+    """Bytes as the program takes them: always whole M: it reads 1.5G as 1M, 512K as 512M."""
     return f"{limit // MIB}M"
 
 

@@ -128,7 +128,7 @@ def test_too_many_calls_at_once_are_refused(rig, monkeypatch):
         listening.open()
         thread = threading.Thread(target=listening.serve)
         thread.start()
-        waiting = threading.Thread(target=rig.client.changes, args=(one.changes(0, 0)[0], 1.0))
+        waiting = threading.Thread(target=rig.client.changes, args=(one.changes(0, 0)[0], 60.0))
         waiting.start()
         refused = []
 
@@ -141,6 +141,7 @@ def test_too_many_calls_at_once_are_refused(rig, monkeypatch):
 
         eventually_sync(refusal)
         assert "1 calls are at work already" in refused[0]
+        one._changes.move()
         waiting.join(30)
         listening.close()
         thread.join(30)

@@ -155,7 +155,8 @@ def test_a_daemon_that_keeps_dying_is_tried_in_growing_pauses(rig):
     ],
 )
 def test_a_program_that_misbehaves_is_told_of_and_nothing_is_left(rig, knobs, said):
-    rig.change(start_timeout_s=2.0, probe_timeout_s=1.0)
+    if "hang" in knobs:
+        rig.change(start_timeout_s=2.0, probe_timeout_s=1.0)
     with rig.supervisor() as one:
         one.info()  # explored while it behaved
         rig.knobs(**knobs)
@@ -281,20 +282,22 @@ def test_a_server_that_cannot_run_is_told_of(rig):
 
 
 def test_a_daemon_that_does_not_answer_is_replaced_when_it_has_no_servers(rig):
-    rig.change(probe_timeout_s=0.3, probe_interval_s=0.05)
     with rig.supervisor() as one:
         state = one.ensure(spec())
-        os.kill(state.pid, signal.SIGSTOP)
+    rig.change(probe_timeout_s=1.0, probe_interval_s=0.05)
+    os.kill(state.pid, signal.SIGSTOP)
+    with rig.supervisor() as one:
         eventually_sync(lambda: (only(one).failure or "").startswith("it does not answer"))
         eventually_sync(lambda: only(one).pid not in (None, state.pid))
         assert only(one).restarts == 1
 
 
 def test_a_daemon_that_does_not_answer_is_left_to_its_clients(rig):
-    rig.change(probe_timeout_s=0.3, probe_interval_s=0.05)
     with rig.supervisor() as one:
         state = one.ensure(spec())
         front(rig, state, "start_server -uid 0")
+    rig.change(probe_timeout_s=1.0, probe_interval_s=0.05)
+    with rig.supervisor() as one:
         os.kill(state.pid, signal.SIGSTOP)
         eventually_sync(lambda: not only(one).running)
         with pytest.raises(MpsRefusedError, match="it does not answer"):
@@ -328,10 +331,11 @@ def test_a_stop_takes_servers_and_clients_along(rig):
 
 
 def test_a_stop_of_a_daemon_that_hangs_succeeds(rig):
-    rig.change(probe_timeout_s=0.3, quit_timeout_s=0)
     with rig.supervisor() as one:
         state = one.ensure(spec())
-        os.kill(state.pid, signal.SIGSTOP)
+    rig.change(probe_timeout_s=0.3, quit_timeout_s=0)
+    os.kill(state.pid, signal.SIGSTOP)
+    with rig.supervisor() as one:
         one.stop(gpu(0))
     assert rig.processes() == []
     assert rig.traces() == []
