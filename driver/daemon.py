@@ -192,6 +192,8 @@ class NodeDaemon:
             Remote(self.client, self.plugin, self._status, self._telling),
             self.metrics,
         )
+        self.reconciler.on_claim = self.shares.pods.learn
+        self.reconciler.pods = self.shares.pods.uids
         self.driver.on_prepared = self._status.put
         self.driver.on_released = self._status.drop
         await self.reconciler.rebuild()

@@ -12,7 +12,7 @@ from driver.hw.libraries import DriverFiles
 from driver.model.devices import Device, MigPartition, MpsGpu, WholeGpu
 from driver.model.gpu import DeviceNode, Gpu, GpuProcess, Inventory
 from driver.model.health import CardHealth
-from driver.model.ids import DeviceName, GpuUuid
+from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
 from driver.model.readings import CardReading, XidEvent
 from driver.model.shares import SharingFacts
@@ -359,13 +359,19 @@ class NodeCards:
         return self._hardware.uses(gpu)
 
     def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]:
-        """Processes on a card that no claim holds; servers of MPS that are just ending are none.
-        Blocks."""
-        return tuple(
-            GpuProcess(each.pid, each.memory, name=each.name)
-            for each in self._hardware.uses(gpu)
-            if not each.name.startswith(_MPS_SERVER)
-        )
+        """Processes on a card that no claim holds; ending MPS servers are none. Blocks."""
+        return self.users(gpu, {})
+
+    def users(self, gpu: GpuUuid, pods: Mapping[ClaimUid, Set[str]]) -> tuple[GpuProcess, ...]:
+        """Processes on a card, each once for every claim whose ``pods`` it is in; MPS servers
+        aside, which are nobody's. Blocks."""
+        found: list[GpuProcess] = []
+        for each in self._hardware.uses(gpu):
+            if not each.name.startswith(_MPS_SERVER):
+                process = GpuProcess(each.pid, each.memory, name=each.name)
+                owners = [uid for uid, some in pods.items() if each.pod in some]
+                found += [replace(process, claim=uid) for uid in owners] or [process]
+        return tuple(found)
 
     def evicts(self, gpu: GpuUuid) -> bool:
         """Whether pods that use more memory of the card than they have are evicted."""

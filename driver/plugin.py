@@ -94,8 +94,8 @@ class GpuDriver:
             DriverError: the claim's text for the pod's events; nothing of it is left prepared.
         """
         wanted = parse_claim(claim, self._identity.driver, self._identity.pool)
-        self.on_claim(claim)
         record, fresh = await self._once_free(wanted)
+        self.on_claim(claim)  # only now: what has no record is forgotten
         if fresh:
             self._say("prepared", record)
             self.on_prepared(record)

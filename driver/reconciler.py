@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
@@ -87,6 +87,8 @@ class Reconciler:
         self._clock = clock
         self._first_seen: dict[ClaimUid, float] = {}
         self._warned: set[ClaimUid] = set()
+        self.pods: Callable[[], Mapping[ClaimUid, Set[str]]] = dict  # of each claim, by UID
+        self.on_claim: Callable[[Object], None] = lambda _: None
 
     async def round(self) -> None:
         await self.rebuild()
@@ -194,6 +196,7 @@ class Reconciler:
             return (ClaimView.GONE if error.code == 404 else None), None
         if claim["metadata"]["uid"] != record.claim.uid:
             return ClaimView.OTHER_UID, claim
+        self.on_claim(claim)
         allocation = (claim.get("status") or {}).get("allocation") or {}
         results = (allocation.get("devices") or {}).get("results") or []
         ours = any(
@@ -230,9 +233,14 @@ class Reconciler:
 
     def _processes(self, places: set[Place]) -> dict[Place, tuple[GpuProcess, ...]]:
         found = {}
+        pods = self.pods()
         for place in places:
+            gpu, placement = place
             try:
-                found[place] = self._cards.processes(*place)
+                if placement is None:
+                    found[place] = self._cards.users(gpu, pods)
+                else:
+                    found[place] = self._cards.processes(gpu, placement)
             except HardwareError as error:
                 log.warning("processes of card %s cannot be read: %s", place[0], error)
         return found

@@ -72,8 +72,7 @@ def devices_told(api: ApiServer, name: str) -> list[Object]:
 
 
 def published(api: ApiServer) -> dict[str, list[str]]:
-    """Keys of the taints, without their prefix, by device of all ResourceSlices, shared ones
-    aside."""
+    """Keys of the taints, without their prefix, by device of all ResourceSlices."""
     return {
         device["name"]: [taint["key"].split("/")[1] for taint in device.get("taints", ())]
         for part in api.objects("resourceslices")

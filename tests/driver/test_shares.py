@@ -5,13 +5,13 @@ import pytest
 
 from driver.errors import ClaimError, DeviceConflictError, DriverError, HardwareError
 from driver.model.claims import ClaimState
-from driver.model.ids import DeviceName
+from driver.model.ids import ClaimUid, DeviceName
 from driver.plan.layout import EVERYTHING
 from driver.sharing import Seen
 from driver.sim import control
 from driver.sim.store import Store
 from driver.state.known import Known
-from tests.driver.machine import EXCLUSIVE, SHARED, claim, ref, share, taint_keys, uid
+from tests.driver.machine import EXCLUSIVE, SHARED, claim, pod_uid, ref, share, taint_keys, uid
 
 LONG = {"kind": "TimeSliceConfig", "interval": "Long"}
 GIB = 1 << 30
@@ -333,3 +333,14 @@ async def test_a_node_that_cannot_set_intervals_says_so_before_anything(machine,
     with pytest.raises(DriverError, match="cannot set time slices"):
         await parts.driver.prepare(share(1, turn(machine), config=LONG))
     await parts.driver.prepare(share(1, turn(machine)))  # a turn all the same
+
+
+async def test_processes_are_told_with_the_claims_of_their_pods(machine, parts):
+    await parts.driver.prepare(share(1, mps(machine)))
+    for pid, name, pod in ((1, "a", "p"), (2, "b", None), (3, "nvidia-cuda-mps-server", None)):
+        control.set_process(machine.root, 0, pid, GIB)
+        control.place_process(machine.root, pid, name=name, pod=pod and pod_uid(1))
+    owner, other = ClaimUid(uid(1)), ClaimUid(uid(2))
+    pods = {owner: {pod_uid(1)}, other: {pod_uid(1), pod_uid(2)}}
+    found = [(each.pid, each.claim) for each in parts.cards.users(machine.uuids[0], pods)]
+    assert found == [(1, owner), (1, other), (2, None)]

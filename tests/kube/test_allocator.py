@@ -1,7 +1,6 @@
 import pytest
 
 from kubeletplugin.contract import Object
-from kubeletplugin.quantities import quantity
 from kubeletplugin.testing import allocator_cel
 from kubeletplugin.testing.allocator import AllocationError, allocate, release
 from kubeletplugin.testing.allocator_cel import SelectorError, compile_selector
@@ -211,57 +210,6 @@ async def test_incomplete_pools_and_old_generations_are_passed_over(world):
     assert chosen(await allocate(world, "default", "c", POD)) == ["new"]
     await claim(world, exactly(), name="d")
     with pytest.raises(AllocationError, match="1 devices on 1 nodes"):
-        await allocate(world, "default", "d", POD)
-
-
-def counted(name: str, amount: str, *, shared: bool = False) -> Object:
-    uses = [{"counterSet": "s", "counters": {"a": {"value": amount}}}]
-    made = gpu(name, consumesCounters=uses)
-    return made | ({"allowMultipleAllocations": True} if shared else {})
-
-
-async def card_with_shares(world) -> None:
-    """A card in shares of whole Gi, as a whole, and two small parts of it."""
-    policy = {"default": "80Gi", "validRange": {"min": "1Gi", "step": "1Gi"}}
-    shared = counted("shared", "2", shared=True)
-    shared["capacity"] = {"memory": {"value": "80Gi", "requestPolicy": policy}}
-    parts = [shared, counted("whole", "2"), counted("left", "1"), counted("right", "1")]
-    await publish(world, "a", *parts, resourceSliceCount=2)
-    spec = {
-        "driver": DRIVER,
-        "nodeName": "node-1",
-        "pool": {"name": "node-1", "generation": 1, "resourceSliceCount": 2},
-        "sharedCounters": [{"name": "s", "counters": {"a": {"value": "2"}}}],
-    }
-    await world.create(f"{API}/resourceslices", {"metadata": {"name": "b"}, "spec": spec})
-
-
-async def test_devices_of_one_card_exclude_each_other_by_counters(world):
-    await card_with_shares(world)
-    for name in "ab":
-        await claim(world, exactly(), name=name)
-    assert chosen(await allocate(world, "default", "a", POD)) == ["shared"]
-    with pytest.raises(AllocationError, match="1 taken"):
-        await allocate(world, "default", "b", POD)
-    await release(world, "default", "a")
-    await claim(world, exactly(count=2), name="two")
-    assert chosen(await allocate(world, "default", "two", POD)) == ["left", "right"]
-
-
-async def test_a_shared_device_is_allocated_until_it_is_full(world):
-    await card_with_shares(world)
-    want = [("a", "40Gi"), ("b", "29.5Gi"), ("c", "10Gi"), ("d", "11Gi")]
-    for name, size in want:
-        await claim(world, exactly(capacity={"requests": {"memory": size}}), name=name)
-    found = {}
-    for name, _ in want[:3]:
-        allocated = await allocate(world, "default", name, POD)
-        (found[name],) = allocated["status"]["allocation"]["devices"]["results"]
-    assert [each["device"] for each in found.values()] == ["shared"] * 3
-    amounts = [quantity(each["consumedCapacity"]["memory"]) for each in found.values()]
-    assert amounts == [quantity(each) for each in ("40Gi", "30Gi", "10Gi")]
-    assert len({each["shareID"] for each in found.values()}) == 3
-    with pytest.raises(AllocationError):
         await allocate(world, "default", "d", POD)
 
 

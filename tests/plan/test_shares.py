@@ -179,6 +179,9 @@ def test_shares_fit_on_a_card_until_it_is_full():
     with pytest.raises(DeviceHeldError, match=r"0 % are left of its compute and 1 % wanted"):
         plan(of("c", part(MPS, 9 * GIB, 1)), first, second)
     assert plan(of("c", part(MPS, 9 * GIB)), first, second)
+    assert plan(of("c", part(MPS, 9328 * MIB)), first, second)
+    with pytest.raises(DeviceHeldError):
+        plan(of("c", part(MPS, 9329 * MIB)), first, second)
 
 
 def test_the_49th_share_is_refused():
