@@ -259,7 +259,9 @@ def test_a_fraction_of_a_percent(kube: Kube, namespace: str, driver: SharingNode
 
 
 def test_a_turn_says_that_nothing_is_limited(kube: Kube, namespace: str, driver: SharingNode):
-    (device,) = [each for each in driver.devices(shared=True) if each["name"].endswith("-ts")]
+    (device,) = [
+        each for each in driver.devices(shared=True) if each["name"].endswith("-timeslice")
+    ]
     attributes = {key: next(iter(v.values())) for key, v in device["attributes"].items()}
     assert attributes["type"] == "timeslice"
     assert attributes["memoryLimit"] == attributes["computeLimit"] == "none"

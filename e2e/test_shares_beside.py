@@ -5,7 +5,6 @@ import pytest
 from e2e.cluster.kube import Kube
 from e2e.cluster.local import LocalCluster
 from e2e.driver_node import DRIVER
-from e2e.partitions import remove_pods
 from e2e.sharing import (
     GIB,
     asking,
@@ -42,16 +41,6 @@ def test_a_share_and_a_whole_card_in_one_pod(cluster: LocalCluster, kube: Kube, 
         assert "CUDA_MPS_PIPE_DIRECTORY" not in two
         assert two["ASKED_PERCENT"] == ""
         assert len(driver.modes()) == 1
-        remove_pods(kube)
-        driver.wait_nothing_left()
-        # In one container of the pod the share's daemon is the one that is found.
-        kube.apply(
-            [
-                template("q", namespace, claim_spec(*requests)),
-                pod("q", namespace, templates={"c": "q"}),
-            ]
-        )
-        kube.wait_pod("q", namespace=namespace, timeout_s=120)
 
 
 def test_equal_shares_are_limited_by_the_daemon_itself(
