@@ -29,10 +29,16 @@ orphanGraceSeconds: 2
 gpus: [{select: {all: true}, modes: [gpu, mps, timeslice, mig]}]
 """
 GIB = 1 << 30
+# Whoever asks while another front end does gets no answer, on 535 to 555.
+_ASKING = (
+    "ask() { for n in 1 2 3 4 5 6 7 8 9; do said=$(echo $* | nvidia-cuda-mps-control 2>/dev/null);"
+    ' [ -n "$said" ] && break; sleep 0.1; done; echo $said; }; '
+)
+_PERCENT = "ask get_default_active_thread_percentage"
 # The card's daemon is asked from inside: what it answers comes as variables, as ``seen`` reads.
 ASK = (
-    "echo ASKED_PERCENT=$(echo get_default_active_thread_percentage | nvidia-cuda-mps-control); "
-    "echo ASKED_MEMORY=$(echo get_default_device_pinned_mem_limit 0 | nvidia-cuda-mps-control); "
+    f"{_ASKING}echo ASKED_PERCENT=$({_PERCENT}); "
+    "echo ASKED_MEMORY=$(ask get_default_device_pinned_mem_limit 0); "
     "echo PIPE_MODE=$(stat -c %a $CUDA_MPS_PIPE_DIRECTORY); "
     "echo SHM_MODE=$(stat -c %a /dev/shm); "
     "env | grep ^CUDA_; "
@@ -200,6 +206,11 @@ def start(
 def told(kube: Kube, namespace: str, name: str, container_name: str = "") -> dict[str, str]:
     """The environment that the container saw, and what the daemon answered it."""
     return seen(kube, name, namespace, container_name)[0]
+
+
+def asked_now(kube: Kube, namespace: str, name: str) -> str:
+    """The daemon's percentage as the container reads it at this moment."""
+    return kube.exec(name, ["sh", "-c", _ASKING + _PERCENT], namespace=namespace).strip()
 
 
 def asking(name: str, request: str) -> Object:

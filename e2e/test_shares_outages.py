@@ -11,7 +11,16 @@ from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DRIVER
 from e2e.partitions import remove_pods
-from e2e.sharing import SharingNode, ready_condition, share, sharing, start, status_of, told
+from e2e.sharing import (
+    SharingNode,
+    asked_now,
+    ready_condition,
+    share,
+    sharing,
+    start,
+    status_of,
+    told,
+)
 from e2e.workloads import is_pending
 
 pytestmark = pytest.mark.timeout(400)
@@ -50,12 +59,6 @@ def still_run(kube: Kube, namespace: str, names: list[str]) -> None:
         assert [c["restartCount"] for c in found["status"]["containerStatuses"]] == [0]
 
 
-def ask(kube: Kube, namespace: str, name: str) -> str:
-    """The daemon's percentage as the container reads it now."""
-    command = "echo get_default_active_thread_percentage | nvidia-cuda-mps-control"
-    return kube.exec(name, ["sh", "-c", command], namespace=namespace).strip()
-
-
 def is_ready(kube: Kube, namespace: str, name: str) -> Object:
     return ready_condition(status_of(kube, namespace, name))
 
@@ -70,7 +73,7 @@ def test_control_daemons_outlive_an_upgrade_of_the_driver(
         driver.process.start()
         poll(lambda: not driver.taints(), "no taint")
         assert driver.pids() == before
-    assert [ask(kube, namespace, name) for name in users] == ["100.0", "100.0"]
+    assert [asked_now(kube, namespace, name) for name in users] == ["100.0", "100.0"]
     still_run(kube, namespace, users)
     start(kube, namespace, "late", share("10Gi"), ask=True)
     kube.wait_pod("late", namespace=namespace, timeout_s=120)
@@ -88,7 +91,7 @@ def test_a_killed_supervisor_recovers_without_touching_daemons(
         "shares to be tainted",
         detail=lambda: str(driver.taints()),
     )
-    assert [ask(kube, namespace, name) for name in users] == ["100.0", "100.0"]
+    assert [asked_now(kube, namespace, name) for name in users] == ["100.0", "100.0"]
     start(kube, namespace, "late", share("10Gi"))
     kube.wait("Pod", "late", is_pending, namespace=namespace)
     driver.supervisor.start()
@@ -148,7 +151,7 @@ def test_a_dead_control_daemon_is_told_within_ten_seconds_and_is_back(
     assert after.spec == before.spec
     assert after.pipe_directory == before.pipe_directory
     # The same mount of the same folder reaches the new daemon.
-    assert [ask(kube, namespace, name) for name in users] == ["100.0", "100.0"]
+    assert [asked_now(kube, namespace, name) for name in users] == ["100.0", "100.0"]
     still_run(kube, namespace, users)
 
 
@@ -164,5 +167,5 @@ def test_a_supervisor_that_was_away_when_its_daemon_died_brings_it_back(
     assert driver.daemon().pid != before.pid
     assert driver.daemon().spec == before.spec
     poll(lambda: not driver.taints(), "no taint")
-    assert [ask(kube, namespace, name) for name in users] == ["100.0", "100.0"]
+    assert [asked_now(kube, namespace, name) for name in users] == ["100.0", "100.0"]
     still_run(kube, namespace, users)
