@@ -4,11 +4,22 @@ from collections.abc import Iterable
 
 import pytest
 
-from driver.model.claims import AllocatedClaim
-from driver.model.ids import ClaimUid, GpuUuid
+from driver.model.claims import AllocatedClaim, Allocation, ClaimState, Held, Record
+from driver.model.ids import ClaimUid, DeviceName, GpuUuid, RequestName
+from driver.model.shares import Limits, Share
 from driver.model.units import Bytes
 from driver.model.usage import ProcessUse
-from driver.plan.watchdog import PATIENCE, Allowance, Excess, Watched, excesses, forget, look
+from driver.plan.watchdog import (
+    PATIENCE,
+    Allowance,
+    Excess,
+    Watched,
+    allowances,
+    excesses,
+    forget,
+    judged,
+    look,
+)
 
 GIB = 1 << 30
 CARD, OTHER = GpuUuid("GPU-1"), GpuUuid("GPU-2")
@@ -159,3 +170,46 @@ def test_a_released_claim_is_forgotten():
 
 def test_an_allowance_is_keyed_as_its_excess():
     assert allowance("a", 1).key == A.key
+
+
+# From records -------------------------------------------------------------------------------
+
+
+def held(kind: str, share: Share | None, gpu: GpuUuid = CARD, *, admin: bool = False) -> Held:
+    allocation = Allocation(0, RequestName("gpu"), "node", DeviceName("d"), admin=admin)
+    return Held(allocation, gpu, kind, share=share)
+
+
+def share(gib: int, percent: int = 0) -> Share:
+    return Share(Bytes(gib * GIB), percent, Limits("none", "none"))
+
+
+def of_record(*parts: Held) -> tuple[Allowance, ...]:
+    return allowances([Record(claim("a"), parts, (), ClaimState.COMPLETED, "boot")])
+
+
+def test_the_shares_of_a_claim_on_one_card_are_one_allowance():
+    found = of_record(held("mps", share(10, 20)), held("mps", share(4, 5)))
+    assert found == (allowance("a", 14, 25),)
+    found = of_record(held("mps", share(10, 20)), held("mps", share(4), OTHER))
+    assert found == (allowance("a", 10, 20), allowance("a", 4, None, OTHER))
+
+
+def test_a_share_without_a_cap_frees_the_claim_of_it():
+    assert of_record(held("mps", share(10, 20)), held("mps", share(4))) == (allowance("a", 14),)
+
+
+def test_a_turn_has_what_it_said_it_would_use():
+    assert of_record(held("timeslice", share(10, 20))) == (allowance("a", 10),)
+    assert of_record(held("timeslice", share(0)), held("timeslice", share(1))) == (
+        allowance("a", None),
+    )
+
+
+def test_whole_cards_and_admin_access_are_not_watched():
+    assert of_record(held("gpu", None), held("mps", share(1), admin=True)) == ()
+
+
+def test_only_what_could_be_looked_at_is_judged():
+    there = [allowance("a", 1), allowance("b", 1), allowance("a", 1, gpu=OTHER)]
+    assert judged(there, {CARD: []}, pods(a="p")) == {(ClaimUid("uid-a"), CARD)}
