@@ -132,7 +132,8 @@ def with_program(name: str, program: Path) -> bytes:
     base = _host_busybox()
     files = {path.lstrip("/"): Path(path).read_bytes() for path in libraries(done.stdout)}
     files |= {**base.files, f"bin/{program.name}": program.read_bytes()}
-    return archive(Image(name, files, base.links, base.config))
+    links = {path: target for path, target in base.links.items() if path not in files}
+    return archive(Image(name, files, links, base.config))
 
 
 def _pause(source: Path) -> bytes:
