@@ -16,7 +16,7 @@ from e2e.driver_node import DRIVER
 from e2e.partitions import remove_pods
 from e2e.sharing import SharingNode, share, sharing, start
 from e2e.test_every_step import EXCLUSIVE, answer, dies
-from e2e.workloads import allocated_by_hand
+from e2e.workloads import allocated_by_hand, released_by_hand
 from kubeletplugin.contract import ClaimRef
 
 pytestmark = pytest.mark.timeout(600)
@@ -88,9 +88,7 @@ class Case:
         assert self.node.unprepare(ref) == ""
         assert len(self.node.records()) == self.others
         self.all_or_nothing()
-        found = self.kube.get("ResourceClaim", ref.name, ref.namespace)
-        self.kube.replace({**found, "status": {}}, "status")
-        self.kube.delete("ResourceClaim", ref.name, ref.namespace)
+        released_by_hand(self.kube, ref)
 
     def end(self) -> None:
         """The bystander was never disturbed, and leaves nothing behind."""

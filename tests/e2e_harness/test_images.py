@@ -80,7 +80,7 @@ def test_the_libraries_of_a_program_are_those_that_ldd_finds():
 def test_a_program_without_its_libraries_makes_no_image(tmp_path):
     broken = tmp_path / "program"
     broken.write_text("no program")
-    with pytest.raises(SetupError, match="ldd .*program"):
+    with pytest.raises(SetupError, match=r"ldd .*program"):
         with_program("localhost/x:1", broken)
 
 
