@@ -105,7 +105,7 @@ class Supervisor:
     def _end_trials(self) -> None:
         try:
             self._node.explorer.clear()
-        except ControlError as error:
+        except (ControlError, OSError) as error:
             log.warning("left by an earlier supervisor: %s", error)
 
     def _unknown_folders(self, records: dict[str, Record]) -> list[Path]:
@@ -126,7 +126,7 @@ class Supervisor:
             daemon.end(None)
             layout.remove_folders(paths)
             self._node.host.cgroups.remove(paths.group)
-        except ControlError as error:
+        except (ControlError, OSError) as error:
             log.error("%s is left as it is: %s", paths.folder, error)
         return None
 
