@@ -7,6 +7,7 @@ from typing import Any
 from api.policy import GpuPolicy, GpuRule, GpuSelector, NodePolicy
 from bench.booted import OURS, Bed
 from bench.client import Measured, Wish, as_json, report
+from bench.cutting import split
 from bench.prepare import measure_on
 from bench.stats import percentile, table
 from cli import offline
@@ -38,6 +39,7 @@ def made(bed: Bed, count: int) -> dict[str, Any]:
     print(f"\n{PROFILE} made and destroyed, 8 cards\n{report(few)}")
     print(f"\nWith {_OUTSTANDING} of them prepared on {_CARDS} cards\n{report(full)}")
     print(_flatness(full["mig"].filling))
+    print(f"\n{split(_MODES, _BOARD, _CARDS, PROFILE, _OUTSTANDING)}")
     return {"few": as_json(few), "outstanding": as_json(full)}
 
 

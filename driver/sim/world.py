@@ -224,6 +224,10 @@ def _changed(value: Any) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
+    """As dicts and lists. ``asdict`` copies deeply, which with hundreds of partitions took most
+    of the time of every change to the node."""
     if isinstance(value, list):
         return [item if isinstance(item, tuple) else _plain(item) for item in value]
-    return asdict(value) if hasattr(value, "__dataclass_fields__") else value
+    if hasattr(value, "__dataclass_fields__"):
+        return {name: _plain(getattr(value, name)) for name in value.__slots__}
+    return value
