@@ -1,4 +1,4 @@
-"""``python -m bench prepare|partitions|scheduling|node|mps|all``: measure, print tables.
+"""``python -m bench prepare|partitions|shares|scheduling|node|mps|all``: measure, print tables.
 
 All but mps boot a cluster first.
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from bench import lanes, node, partitions, prepare, scheduling, supervisor
+from bench import lanes, node, partitions, prepare, scheduling, shares, supervisor
 from bench.booted import Bed, bed
 
 
@@ -32,6 +32,7 @@ _PARTS: Mapping[str, Callable[[Bed, Size], dict[str, Any]]] = {
         "lanes": lanes.slow_card(bed, size.count),
     },
     "partitions": lambda bed, size: {"made": partitions.made(bed, size.count)},
+    "shares": lambda bed, size: {"shared": shares.shared(bed, size.count)},
     "scheduling": lambda bed, size: {"cpu": scheduling.cpu(bed, size.count)},
     "node": lambda bed, size: {
         "starts": node.starts(bed),

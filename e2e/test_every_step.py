@@ -19,7 +19,7 @@ from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DRIVER, DriverNode, start_driver
 from e2e.users import User, start_user
-from e2e.workloads import allocated_by_hand, claim_spec, pod, template
+from e2e.workloads import allocated_by_hand, claim_spec, pod, released_by_hand, template
 from kubeletplugin.contract import ClaimRef
 from kubeletplugin.testing.kubelet import Answer
 
@@ -135,9 +135,7 @@ class Case:
         assert self.node.unprepare(ref) == ""
         assert len(self.node.records()) == len(self.node.cdi_files()) == 1
         assert modes(self.node) == []
-        found = self.kube.get("ResourceClaim", ref.name, ref.namespace)
-        self.kube.replace({**found, "status": {}}, "status")
-        self.kube.delete("ResourceClaim", ref.name, ref.namespace)
+        released_by_hand(self.kube, ref)
 
 
 AGAIN = {"once": "", "recovery-1": "\nrecover 1", "recovery-3": "\nrecover 3"}

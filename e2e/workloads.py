@@ -3,11 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from e2e.cluster.errors import KubeError
 from e2e.cluster.images import BUSYBOX
 from e2e.cluster.kube import Kube, Object
 from e2e.cluster.polling import poll
 from kubeletplugin.contract import ClaimRef
 
+_CONFLICT = 409
 SLEEP = "trap 'exit 0' TERM; sleep 100000 & wait"
 # What a container sees of its GPUs: our variables, then the device nodes.
 LOOK = "env | grep -E '^(ALIQUOT|NVIDIA)_' | sort; ls /dev | grep nvidia; echo looked; "
@@ -75,6 +77,23 @@ def allocated_by_hand(
     allocation = {"devices": devices, "nodeSelector": {"nodeSelectorTerms": terms}}
     made["status"] = {"allocation": allocation}
     return ref_of(kube.replace(made, "status"))
+
+
+def released_by_hand(kube: Kube, ref: ClaimRef) -> None:
+    """Take the allocation back and delete the claim; the plugin may write its status meanwhile."""
+
+    def emptied() -> bool:
+        found = kube.get("ResourceClaim", ref.name, ref.namespace)
+        try:
+            kube.replace({**found, "status": {}}, "status")
+        except KubeError as error:
+            if error.status != _CONFLICT:
+                raise
+            return False
+        return True
+
+    poll(emptied, f"claim {ref} to be without an allocation")
+    kube.delete("ResourceClaim", ref.name, ref.namespace)
 
 
 def container(script: str, claims: Sequence[Object], name: str = "main") -> Object:

@@ -3,10 +3,12 @@
 It exits 0 on almost every error and most errors say nothing, so callers read back what they set.
 """
 
+import contextlib
 import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +19,16 @@ _SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _DROPPED = ("CUDA_", "PYTHON")  # settings of others for this process, not for daemons
 
 
+_COLLIDED = "Cannot send command to MPS control daemon process"
+_TRIES, _PAUSE_S = 8, 0.02  # 0.6 s in all, beside a container that asks without a break
+
+
 class ControlError(Exception):
     """The control program did not do what was asked; the text is for people."""
+
+
+class UnheardError(ControlError):
+    """The daemon was busy with another front end, as far as the answer tells."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +77,31 @@ class FrontEnd:
     logs: Path
     timeout_s: float
 
-    def ask(self, *commands: str, more_s: float = 0.0) -> list[str]:
-        """Protocol 2: the lines that these commands answer, one after another.
+    def ask(self, *commands: str) -> list[str]:
+        """Protocol 2: the lines that these commands answer, one after another; at least one.
+
+        Two front ends at once are not served: one of them gets no answer to any of its commands,
+        mostly with exit status 0 (535, 550, 555). Containers have front ends too, so that is
+        tried again.
 
         Raises:
-            ControlError: no daemon, no answer in time, or no program.
+            ControlError: no daemon, no answer in time or at all, or no program.
         """
-        return self._run([], "\n".join(commands), more_s)
+        for number in range(1, _TRIES):
+            with contextlib.suppress(UnheardError):
+                if lines := self._run([], "\n".join(commands), 0.0):
+                    return lines
+            time.sleep(_PAUSE_S * number)
+        if lines := self._run([], "\n".join(commands), 0.0):
+            return lines
+        raise ControlError(
+            f"nothing was answered to `{'; '.join(commands)}` {_TRIES} times; does another "
+            "program, perhaps in a container, talk to the daemon all the time?"
+        )
+
+    def tell(self, command: str, more_s: float = 0.0) -> None:
+        """Protocol 2: a command without an answer. Raises ControlError as ``ask``."""
+        self._run([], command, more_s)
 
     def call(self, *words: str, more_s: float = 0.0) -> list[str]:
         """Protocol 3, or an option: the lines that this command line answers.
@@ -103,8 +131,9 @@ class FrontEnd:
             why = self.program.missing or f"{self.program.file}: {error.strerror or error}"
             raise ControlError(why) from error
         if done.returncode != 0:
-            said = " ".join((done.stderr + done.stdout).split())[:300] or "nothing"
-            raise ControlError(f"`{asked}` exited with {done.returncode} and said: {said}")
+            said = " ".join((done.stderr + done.stdout).split())[:300]
+            kind = UnheardError if said in ("", _COLLIDED) else ControlError
+            raise kind(f"`{asked}` exited with {done.returncode} and said: {said or 'nothing'}")
         return done.stdout.splitlines()
 
     def _command(self, words: Sequence[str]) -> list[str]:

@@ -108,7 +108,7 @@ class Keeper:
         if self.record is not None and self.record.spec.protocol == 3:
             self._daemon.front.call("-q", more_s=seconds)
         else:
-            self._daemon.front.ask(f"quit -t {seconds}", more_s=seconds)
+            self._daemon.front.tell(f"quit -t {seconds}", more_s=seconds)
 
     def ensure_namespace(self, wanted: Namespace, now: float) -> str:
         """Returns the directory of its clients. Raises MpsRefusedError."""

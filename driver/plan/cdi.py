@@ -59,10 +59,11 @@ def cdi_spec(record: Record, view: NodeView) -> dict[str, Any]:
     """
     number: Counter[str] = Counter()
     devices = []
-    for n, held in enumerate(record.held):
+    for held in record.held:
         base = held.allocation.request.partition("/")[0]
         prefixes = [f"ALIQUOT_{_variable(base)}_{number[base]}_"]
-        prefixes += ["ALIQUOT_DEVICE_"] if n == 0 else []
+        # Each request's first: a container may get that request only. Of several the later counts.
+        prefixes += ["ALIQUOT_DEVICE_"] if number[base] == 0 else []
         number[base] += 1
         devices.append(_device(record.claim.uid, held, view, prefixes))
     return {

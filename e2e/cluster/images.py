@@ -113,9 +113,28 @@ def busybox_image(program: bytes, applets: Sequence[str]) -> Image:
     return Image(BUSYBOX, {"bin/busybox": program}, links, config)
 
 
-def _busybox() -> bytes:
+def _host_busybox() -> Image:
     listing = subprocess.run([_BUSYBOX_FILE, "--list"], capture_output=True, text=True, check=True)
-    return archive(busybox_image(_BUSYBOX_FILE.read_bytes(), listing.stdout.split()))
+    return busybox_image(_BUSYBOX_FILE.read_bytes(), listing.stdout.split())
+
+
+def libraries(listing: str) -> list[str]:
+    """The files that ``ldd`` lists, loader included; what the kernel brings has none."""
+    words = (line.partition("=>")[2] or line for line in listing.splitlines())
+    return [word.split()[0] for word in words if word.strip().startswith("/")]
+
+
+def with_program(name: str, program: Path) -> bytes:
+    """The archive of an image with busybox and a dynamic program of this machine in ``/bin``,
+    beside its libraries where they are here. Raises SetupError if it cannot be resolved."""
+    done = subprocess.run(["ldd", program], capture_output=True, text=True, check=False)
+    if done.returncode != 0 or "not found" in done.stdout:
+        raise SetupError(f"ldd {program}: {done.stderr.strip() or done.stdout.strip()}")
+    base = _host_busybox()
+    files = {path.lstrip("/"): Path(path).read_bytes() for path in libraries(done.stdout)}
+    files |= {**base.files, f"bin/{program.name}": program.read_bytes()}
+    links = {path: target for path, target in base.links.items() if path not in files}
+    return archive(Image(name, files, links, base.config))
 
 
 def pause_program() -> bytes:
@@ -137,7 +156,10 @@ def base_archives() -> list[Path]:
     made = []
     folder = cache_folder() / "images"
     folder.mkdir(parents=True, exist_ok=True)
-    recipes = (("pause", source, _pause), ("busybox", _BUSYBOX_FILE, _busybox))
+    recipes = (
+        ("pause", source, _pause),
+        ("busybox", _BUSYBOX_FILE, lambda: archive(_host_busybox())),
+    )
     for name, input_file, recipe in recipes:
         key = hashlib.sha256(input_file.read_bytes() + Path(__file__).read_bytes()).hexdigest()
         path = folder / f"{name}-{key[:12]}.tar"

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from e2e.cluster.console import phase, say
 from e2e.cluster.errors import SetupError
+from mps.testing.real import SUITES, UnavailableError, real_program
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CNI_FOLDER = Path("/usr/lib/cni")
@@ -57,6 +58,24 @@ def ensure(wanted: Mapping[str, Path | str] = PACKAGES) -> None:
         _install(absent)
         if still := missing(wanted=wanted):
             raise SetupError(f"apt-get installed {' '.join(still)}, yet their files are absent")
+    try:
+        mps_program()
+    except SetupError as error:  # only tests of shares need it
+        say(str(error))
+
+
+def mps_program() -> Path:
+    """NVIDIA's real control program, the newest that Debian has; fetched once, then kept.
+
+    Raises SetupError with the reason for every version.
+    """
+    why = []
+    for version in sorted(SUITES, reverse=True):
+        try:
+            return real_program(version)
+        except UnavailableError as error:
+            why.append(f"{version}: {error}")
+    raise SetupError(f"nvidia-cuda-mps-control cannot be had: {'; '.join(why)}")
 
 
 def _install(packages: Iterable[str]) -> None:

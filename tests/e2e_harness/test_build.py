@@ -16,6 +16,7 @@ from e2e.cluster.targets import (
     cache_folder,
     kubernetes,
 )
+from mps.testing.real import UnavailableError
 
 
 @pytest.fixture
@@ -159,3 +160,26 @@ def test_an_unknown_word_on_the_command_line_is_refused_with_the_known_ones(caps
 
     known = "1.34, 1.35, 1.37, api-1.34"
     assert f"unknown: 1.12; known: {known}" in capsys.readouterr().err
+
+
+def test_the_newest_control_program_is_taken_that_can_be_had(monkeypatch):
+    def only(version: str) -> Path:
+        if version != "550":
+            raise UnavailableError(f"no {version}")
+        return Path("/x/550")
+
+    monkeypatch.setattr(packages, "real_program", only)
+    assert packages.mps_program() == Path("/x/550")
+
+
+def test_without_a_control_program_only_a_word_is_said(monkeypatch, capfd):
+    def none(version: str) -> Path:
+        raise UnavailableError(f"no mirror for {version}")
+
+    monkeypatch.setattr(packages, "real_program", none)
+    monkeypatch.setattr(packages, "missing", list)
+    packages.ensure()
+    said = capfd.readouterr()
+    assert "no mirror for 550" in said.out + said.err
+    with pytest.raises(SetupError, match="no mirror for 535"):
+        packages.mps_program()
