@@ -177,7 +177,7 @@ def test_without_a_control_program_only_a_word_is_said(monkeypatch, capfd):
         raise UnavailableError(f"no mirror for {version}")
 
     monkeypatch.setattr(packages, "real_program", none)
-    monkeypatch.setattr(packages, "missing", list)
+    monkeypatch.setattr(packages, "missing", lambda **_: [])
     packages.ensure()
     said = capfd.readouterr()
     assert "no mirror for 550" in said.out + said.err
