@@ -45,7 +45,7 @@ colour: green
 gpus:
 - select: {product: 5}
   modes: [gpu, gpu]
-- modes: [mps]
+- modes: [msp]
 """
 MISTAKE_PATHS = (
     "taintEffect",
