@@ -75,7 +75,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[tuple[Kube, str]]:
 
 def established(kube: Kube) -> None:
     def there(crd: Object) -> bool:
-        conditions = crd.get("status", {}).get("conditions", [])
+        conditions = crd.get("status", {}).get("conditions") or []  # null at first
         return any(c["type"] == "Established" and c["status"] == "True" for c in conditions)
 
     kube.wait("CustomResourceDefinition", MONITORS["metadata"]["name"], there)

@@ -1,5 +1,6 @@
 """The driver's side of the supervisor's socket: blocking, one connection a call, any thread."""
 
+import contextlib
 import errno
 import socket
 from collections.abc import Mapping
@@ -103,7 +104,8 @@ class MpsClient:
             with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
                 connection.settimeout(limit_s)
                 connection.connect(str(self._socket))
-                connection.sendall(request)
+                with contextlib.suppress(BrokenPipeError):  # refused unread: the answer says why
+                    connection.sendall(request)
                 return _read_line(connection)
         except TimeoutError as error:
             raise MpsUnreachableError(
