@@ -3,8 +3,8 @@
 import gc
 import logging
 import signal
+import socket
 import threading
-from types import FrameType
 
 from mps.server import Server
 from mps.settings import Settings
@@ -24,13 +24,36 @@ def run(settings: Settings) -> int:
 
     The daemons go on in either case.
     """
-    ending = threading.Event()
+    with _Signals(signal.SIGTERM, signal.SIGINT) as signals:
+        return _serve(settings, signals)
 
-    def end(_number: int, _frame: FrameType | None) -> None:
-        ending.set()
 
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, end)
+class _Signals:
+    """Waits for signals. A lock does not do: whichever thread of ours the kernel gives the signal
+    to, the handler runs in the main thread, and that may sleep on (seen in one of four ends). What
+    comes before the wait is not lost."""
+
+    def __init__(self, *numbers: signal.Signals) -> None:
+        self._numbers = numbers
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
+
+    def __enter__(self) -> "_Signals":
+        signal.set_wakeup_fd(self._writer.fileno())
+        for number in self._numbers:
+            signal.signal(number, lambda _number, _frame: None)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        signal.set_wakeup_fd(-1)
+        self._reader.close()
+        self._writer.close()
+
+    def wait(self) -> None:
+        self._reader.recv(1)
+
+
+def _serve(settings: Settings, signals: _Signals) -> int:
     try:
         supervisor = Supervisor(settings)
         supervisor.open()
@@ -43,7 +66,7 @@ def run(settings: Settings) -> int:
     gc.freeze()  # what is imported stays
     threading.Thread(target=server.serve, name="accept", daemon=True).start()
     log.info("serving %s", settings.socket_path)
-    ending.wait()
+    signals.wait()
     server.close()
     supervisor.close()
     return 0

@@ -8,7 +8,6 @@ import stat
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -222,15 +221,19 @@ def test_a_node_without_cgroups_is_told_what_to_mount(rig, caplog):
 
 
 def test_it_runs_until_it_is_told_to_end(rig, monkeypatch):
-    """The whole of ``run`` in this process; signals are delivered by hand."""
-    handlers: dict[int, Callable[[int, object], None]] = {}
+    """The whole of ``run`` in this process; the signal comes by hand."""
+    handlers: dict[int, object] = {}
+    wakeup: list[int] = []
     monkeypatch.setattr(signal, "signal", handlers.setdefault)
+    monkeypatch.setattr(signal, "set_wakeup_fd", wakeup.append)
     monkeypatch.setattr("gc.freeze", lambda: None)
     results = []
     thread = threading.Thread(target=lambda: results.append(main.run(rig.settings)))
     thread.start()
     eventually_sync(rig.settings.socket_path.exists)
     assert rig.client.cards() == ()
-    handlers[signal.SIGTERM](signal.SIGTERM, None)
+    assert handlers.keys() == {signal.SIGTERM, signal.SIGINT}
+    os.write(wakeup[0], bytes([signal.SIGTERM]))
     thread.join(60)
+    assert wakeup[1:] == [-1]
     assert results == [0]
