@@ -297,6 +297,9 @@ class Keeper:
     def _died(self, now: float) -> None:
         if self._process is None or self.record is None:
             return
+        if self.record.stopping:  # it was asked to; what cannot be removed is told of
+            self._process = self._started = None
+            return
         pid = self._process.pid
         text = f"control daemon {pid} {how_it_ended(pid)}"
         lived = now - self._up_since
