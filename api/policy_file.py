@@ -210,7 +210,8 @@ def _load(reader: Reader, text: str) -> Any:
         reader.problems += _node_problems("", root, set())
         return None if reader.problems else loader.construct_document(root)
     except yaml.YAMLError as error:
-        reader.problems.append(f"document: no valid YAML: {' '.join(str(error).split())}")
+        text = " ".join(str(error).replace(' in "<unicode string>",', " at").split())
+        reader.problems.append(f"document: no valid YAML: {text.removesuffix(' ^')}")
     except (ValueError, LookupError) as error:  # "!!int x", "!!bool x"
         reader.problems.append(f"document: a value does not fit its tag: {error}")
     except RecursionError:

@@ -51,9 +51,14 @@ class Children:
 
     def check(self) -> None:
         """Raises ``ChildError`` if one has ended."""
+        for text in self.ended():
+            raise ChildError(text)
+
+    def ended(self) -> Iterator[str]:
+        """What is to be said of each child that ended by itself."""
         for name, child in self._running.items():
             if child.returncode is not None:
-                raise ChildError(f"process {name} ended by itself, status {child.returncode}")
+                yield f"process {name} ended by itself, status {child.returncode}"
 
     def tails(self) -> Iterator[str]:
         """The last lines of every child's log, under its name."""

@@ -12,6 +12,7 @@ import click
 
 from driver.settings import DEFAULT_DRIVER
 
+_ENDED_S = 0.1  # until the end of a child is known: its broken connection may be seen before
 _SHORT = 40  # bytes of a folder below which every socket path fits (unix(7): 107)
 
 
@@ -68,7 +69,9 @@ async def _run(folder: Path, profile: str, count: int) -> int:
         except Exception as error:
             if not isinstance(error, _expected()):
                 raise
-            click.echo(f"\n{click.style('demo failed', fg='red')}: {error}", err=True)
+            await asyncio.sleep(_ENDED_S)
+            why = next(children.ended(), None) or _words(error)
+            click.echo(f"\n{click.style('demo failed', fg='red')}: {why}", err=True)
             for tail in children.tails():
                 click.echo(tail, err=True)
             return 1
@@ -102,6 +105,15 @@ def _expected() -> tuple[type[Exception], ...]:
         *(AllocationError, ApiError, ChildError, SelectorError, WrongError),
         *(OSError, grpc.aio.AioRpcError),  # TimeoutError is an OSError
     )
+
+
+def _words(error: Exception) -> str:
+    """What went wrong; a call over gRPC in one line."""
+    import grpc.aio  # noqa: PLC0415
+
+    if isinstance(error, grpc.aio.AioRpcError):
+        return f"a call of the plugin failed, {error.code().name}: {error.details()}"
+    return str(error)
 
 
 def _seconds(start: float) -> str:

@@ -57,7 +57,9 @@ def wishes(devices: Sequence[Mapping[str, Any]], driver: str, cel: bool) -> list
         ]
     if cut is not None:
         found.append((1, _partition(cut)))
-    found += [(1, _one()), (2, _two(wholes, driver)), (1, _selected(wholes[0], driver, cel))]
+    before = sum(need for need, _ in found) + 1  # cards that are taken when two are wanted
+    two = _two(wholes, driver, before)
+    found += [(1, _one()), (2, two), (1, _selected(wholes[0], driver, cel))]
     kept, left = [], len(wholes)
     for need, wish in found:
         if need <= left:
@@ -96,12 +98,14 @@ def _one() -> Wish:
     return Wish("one-card", "notebook", "one whole card", {"requests": [_request(1)]})
 
 
-def _two(devices: Sequence[Mapping[str, Any]], driver: str) -> Wish:
+def _two(devices: Sequence[Mapping[str, Any]], driver: str, before: int) -> Wish:
+    """Of one NVLink group, if one has two cards left whichever ``before`` cards are taken."""
     groups = Counter(attribute(device, "nvlinkGroup") for device in devices)
-    linked = any(name and count > 1 for name, count in groups.items())
+    spare = sum(count - 1 for name, count in groups.items() if name)
     spec: dict[str, Any] = {"requests": [_request(2)]}
-    if not linked:
-        return Wish("two-cards", "training", "two whole cards (none here have NVLink)", spec)
+    if spare <= before:
+        why = "the claims before may leave no NVLink pair" if spare else "none here have NVLink"
+        return Wish("two-cards", "training", f"two whole cards ({why})", spec)
     spec["constraints"] = [{"requests": ["gpu"], "matchAttribute": f"{driver}/nvlinkGroup"}]
     return Wish("two-linked", "training", "two cards of one NVLink group", spec)
 

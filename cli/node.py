@@ -39,7 +39,10 @@ node.add_command(status)
     help="Folder of the simulated hardware.",
 )
 @click.option(
-    "--config", "policy_file", type=PATH, help="Node policy file (YAML). Default: whole cards."
+    "--config",
+    "policy_file",
+    type=PATH,
+    help="Node policy file (YAML). Without one every card has the modes gpu, mps and timeslice.",
 )
 @click.option("--kubeconfig", help="Default: the service account, else the usual places.")
 @click.option("--kubelet-root", type=PATH, default=Settings.kubelet_root, show_default=True)

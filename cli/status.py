@@ -156,8 +156,10 @@ def _mps_lines(found: dict[str, Any] | None) -> list[str]:
         return []
     if found["problem"]:
         return [f"MPS: {found['problem']}"]
+    from cli.text import plural  # noqa: PLC0415
+
     daemons = found["daemons"]
-    lines = [f"MPS: supervisor pid {found['pid']}, {len(daemons)} control daemons"]
+    lines = [f"MPS: supervisor pid {found['pid']}, {plural(len(daemons), 'control daemon')}"]
     return lines + [
         f"  {each['gpu']}: down, {each['failure']}" for each in daemons if not each["running"]
     ]

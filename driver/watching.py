@@ -41,7 +41,8 @@ def read_policy(
     try:
         text = path.read_text()
     except (OSError, UnicodeDecodeError) as error:
-        raise PolicyError(str(path), [f"cannot be read: {error}"]) from error
+        why = getattr(error, "strerror", None) or error
+        raise PolicyError(str(path), [f"cannot be read: {why}"]) from error
     try:
         return parse_policy(text, str(path)).for_node(node, labels or {})
     except PolicyProblems as error:

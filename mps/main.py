@@ -58,7 +58,11 @@ def _serve(settings: Settings, signals: _Signals) -> int:
         supervisor = Supervisor(settings)
         supervisor.open()
         server = Server(supervisor, settings.socket_path)
-        server.open()
+        try:
+            server.open()
+        except OSError:
+            supervisor.close()  # a trial of the control program would outlive us
+            raise
     except OSError as error:
         where = f" ({error.filename})" if error.filename else ""
         log.error("%s%s", error.strerror or error, where)

@@ -22,6 +22,7 @@ from mps.supervisor import Supervisor
 
 log = logging.getLogger(__name__)
 
+LONGEST_PATH = 107  # bytes of a socket's path, unix(7)
 MOST_CALLS = 256  # at once; a node has 16 cards with 48 shares, and a driver calls in turns
 _LONGEST_WAIT_S = 60.0
 _LARGEST_REQUEST = 1 << 16  # bytes
@@ -99,6 +100,12 @@ class Server:
         Raises:
             OSError: the path is too long, or its folder is missing or read-only.
         """
+        length = len(os.fsencode(self._path))
+        if length > LONGEST_PATH:
+            raise OSError(
+                f"socket {self._path} has {length} bytes, at most {LONGEST_PATH} are possible; "
+                "give --socket or --run-dir a shorter path"
+            )
         with contextlib.suppress(FileNotFoundError):
             self._path.unlink()
         before = os.umask(0o177)  # never open to others, not even for a moment

@@ -1,12 +1,13 @@
 """All cards of a node: one lane each, what is said of them, and who is allowed to do it."""
 
+import contextlib
 import fcntl
 import logging
 import os
 import re
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TypeVar
 
@@ -87,8 +88,10 @@ class Supervisor:
         Raises:
             OSError: a directory is missing or read-only, or another supervisor is at work.
         """
-        self._settings.state_dir.mkdir(parents=True, exist_ok=True)
-        layout.make_run_dir(self._settings.run_dir)
+        with _named("--state-dir"):
+            self._settings.state_dir.mkdir(parents=True, exist_ok=True)
+        with _named("--run-dir"):
+            layout.make_run_dir(self._settings.run_dir)
         for folder in (self._settings.run_dir, self._settings.state_dir):
             self._locks.append(_lock(folder / "supervisor.lock"))
         self._end_trials()
@@ -212,6 +215,16 @@ class Supervisor:
                 return False
             self._lanes = {gpu: one for gpu, one in self._lanes.items() if one is not lane}
             return True
+
+
+@contextlib.contextmanager
+def _named(option: str) -> Iterator[None]:
+    """Which setting a folder is that cannot be made."""
+    try:
+        yield
+    except OSError as error:
+        text = f"the folder of {option} cannot be made: {error.strerror or error}"
+        raise OSError(error.errno, text, error.filename) from error
 
 
 def _lock(path: Path) -> int:

@@ -202,6 +202,11 @@ def test_every_mistake_is_told_with_its_path():
         ("a: b: c", "document: no valid YAML: mapping values are not allowed here"),
         ("a: 1\n---\nb: 2", "document: no valid YAML: expected a single document"),
         ("\x00", "document: no valid YAML: unacceptable character"),
+        (
+            "gpus: [\n",
+            "document: no valid YAML: while parsing a flow node expected the node content, "
+            "but found '<stream end>' at line 2, column 1",
+        ),
         ("&a [*a]", "document: got [[[[[[[...]]]]]]], want a mapping"),
         ("[" * 600, "document: nested too deeply"),
     ],

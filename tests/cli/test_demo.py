@@ -184,6 +184,21 @@ def test_two_cards_are_linked_where_there_is_nvlink():
     assert "none here have NVLink" in apart.words
 
 
+def pairs(count: int):
+    return [each for n in range(count) for each in devices(2, f"pair-{n}")]
+
+
+@pytest.mark.parametrize(("count", "linked"), [(1, False), (2, True), (4, True)])
+def test_a_linked_pair_is_claimed_only_where_earlier_claims_leave_one(count, linked):
+    two = next(
+        each
+        for each in wishes([*pairs(count), *devices(2)], DRIVER, cel=True)
+        if each.pod == "training"
+    )
+    assert ("constraints" in two.spec) == linked
+    assert linked or "may leave no NVLink pair" in two.words
+
+
 def test_without_a_cel_engine_the_selector_is_a_comparison():
     selected = wishes(devices(4), DRIVER, cel=False)[2]
     (selector,) = selected.spec["requests"][0]["exactly"]["selectors"]

@@ -210,5 +210,5 @@ def test_the_supervisor_tells_its_daemons(aliquot, node, monkeypatch, failure):
     if failure:
         assert f"MPS: {failure}" in lines
     else:
-        assert f"MPS: supervisor pid {INFO.pid}, 1 control daemons" in lines
+        assert f"MPS: supervisor pid {INFO.pid}, 1 control daemon" in lines
         assert f"  {GPU}: down, killed by signal 9" in lines

@@ -210,7 +210,16 @@ def test_a_folder_that_cannot_be_made_ends_the_process_with_the_reason(rig):
         [sys.executable, *rig.command()], cwd=ROOT, capture_output=True, text=True, check=False
     )
     assert done.returncode == 1
-    assert "No such file or directory (/proc/nope)" in done.stderr
+    assert "--state-dir cannot be made: No such file or directory (/proc/nope)" in done.stderr
+
+
+def test_a_socket_whose_path_is_too_long_ends_the_process_with_the_setting(rig):
+    path = rig.root / ("x" * 120)
+    command = [sys.executable, *rig.command(), "--socket", str(path)]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    said = f"socket {path} has {len(str(path))} bytes, at most 107 are possible; give --socket"
+    assert said in done.stderr
 
 
 def test_a_node_without_cgroups_is_told_what_to_mount(rig, caplog):
