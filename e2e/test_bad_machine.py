@@ -85,7 +85,7 @@ def test_a_full_disk_refuses_and_leaves_nothing(other: DriverNode, hand, pages: 
         assert other.prepare(first).error == ""  # a repeat needs no space
         assert other.unprepare(second) == ""
         assert other.unprepare(first) == ""  # nor does giving back
-        assert left(folder) == []
+        poll(lambda: left(folder) == [], "what was put aside to be deleted")
         assert other.cdi_files() == []
 
         filler.unlink()
