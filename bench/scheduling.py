@@ -27,9 +27,9 @@ _NODES, _BOARD, _CARDS = 20, "h100-80gb", 8
 _NAMESPACE = "default"
 _POLICY = NodePolicy(gpus=(GpuRule(GpuSelector(), GpuPolicy(("gpu", "mig"))),))
 _FEATURES = frozenset({"taints", "counters", "sharing"})
-_WANTS = {
-    "whole card": 'type == "gpu"',
-    "1g.10gb": 'profile == "1g.10gb"',
+_WANTS = {  # as the class selects, then as the claim does: devices of another type have no profile
+    "whole card": ('type == "gpu"',),
+    "1g.10gb": ('type == "mig"', 'profile == "1g.10gb"'),
 }
 _TICKS = os.sysconf("SC_CLK_TCK")
 
@@ -86,7 +86,7 @@ def _fleet(kube: Kube, reverse: bool) -> Iterator[None]:
             kube.delete(each["kind"], each["metadata"]["name"])
 
 
-def _placed(bed: Bed, wanted: str, count: int) -> float:
+def _placed(bed: Bed, wanted: Sequence[str], count: int) -> float:
     """Milliseconds of CPU a claim, from the first pod to the last placement."""
     kube = bed.cluster.kube
     names = [f"placed-{number}" for number in range(count)]
@@ -131,9 +131,9 @@ def _class() -> Object:
     }
 
 
-def _claim(name: str, wanted: str) -> Object:
-    expression = f"device.attributes['{DEFAULT_DRIVER}'].{wanted}"
-    selectors: Sequence[Object] = [{"cel": {"expression": expression}}]
+def _claim(name: str, wanted: Sequence[str]) -> Object:
+    domain = f"device.attributes['{DEFAULT_DRIVER}']"
+    selectors: Sequence[Object] = [{"cel": {"expression": f"{domain}.{each}"}} for each in wanted]
     exactly = {"deviceClassName": "bench-cards", "selectors": selectors}
     return {
         "apiVersion": "resource.k8s.io/v1",
