@@ -40,7 +40,12 @@ class Bed:
         return Target(label, driver, self.socket(driver))
 
     def ours(self, driver: str, simulate: str, *extra: str) -> ManagedProcess:
-        """Our plugin under a driver name, not started."""
+        """Our plugin under a driver name, not started. It offers whole cards alone unless
+        ``extra`` names another policy."""
+        if not any(each.startswith("--config") for each in extra):
+            policy = self.cluster.layout.root / "bench-whole.yaml"
+            policy.write_text("gpus: [{select: {all: true}, modes: [gpu]}]\n")
+            extra = (*extra, f"--config={policy}")
         options = [f"--driver-name={driver}", f"--simulate={simulate}", *extra]
         if not any(each.startswith("--http-address") for each in extra):
             options.append("--http-address=")
