@@ -116,7 +116,7 @@ class Watchdog:
 
     async def _evict(self, found: Iterable[Excess]) -> None:
         """Pods whose claims were told of too much memory, and still have it; where the policy of
-        the card says so. Again each round until it works: a budget may forbid it for now."""
+        the card says so. Each round tries again what a PodDisruptionBudget refused."""
         for excess in found:
             if not (excess.memory and excess.key in self._known.told):
                 continue
