@@ -194,10 +194,14 @@ class GpuDriver:
         """
         if self._journal.get(record.claim.uid) != record:
             return False  # released, or made good by a prepare
-        if not needs_redo(record, self._identity.boot_id) and self._executor.stands(record):
+        if not self._is_undone(record):
             return False
         self._executor.redo(record, self._identity.boot_id)
         return True
+
+    def _is_undone(self, record: Record) -> bool:
+        """Whether the steps of a completed record must be done again."""
+        return needs_redo(record, self._identity.boot_id) or not self._executor.stands(record)
 
     def _validate(self, spec: Mapping[str, Any]) -> None:
         """``validate_spec``, which takes longer than all else where it checks the driver's files
@@ -297,7 +301,7 @@ class GpuDriver:
         if not same_devices(earlier, claim):
             self._release_replaced(earlier)
             return None
-        if needs_redo(earlier, self._identity.boot_id) or not self._executor.stands(earlier):
+        if self._is_undone(earlier):
             return self._executor.redo(earlier, self._identity.boot_id)
         return earlier
 
