@@ -16,6 +16,7 @@ from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
 from driver.model.readings import CardReading, XidEvent
 from driver.model.shares import SharingFacts
+from driver.model.steps import ServeMps
 from driver.model.usage import ProcessUse
 from driver.model.view import MpsFolders, NodeView
 from driver.plan.allocatable import allocatable, node_devices
@@ -113,6 +114,11 @@ class NodeCards:
         return self.shares.facts
 
     @property
+    def served(self) -> Set[ServeMps]:
+        """The MPS daemons that run, as last told, by the step that starts them."""
+        return self.shares.served()
+
+    @property
     def health(self) -> Mapping[GpuUuid, CardHealth]:
         return self._health
 
@@ -150,10 +156,8 @@ class NodeCards:
         strange = self._strangers.look(there.values(), self.policy, places)
         self._held = held
         self._take(there | missing, found)
-        lost = CardHealth(lost=True)
         self._health = {
-            uuid: self._health.get(uuid, lost if uuid in missing else CardHealth())
-            for uuid in self._gpus
+            uuid: self._health.get(uuid, CardHealth(lost=uuid in missing)) for uuid in self._gpus
         }
         return tuple(Change(uuid, _strange(each), "StrangePartition") for uuid, each in strange)
 
@@ -349,10 +353,8 @@ class NodeCards:
         ahead = self._common.ahead
         return ahead is not None and ahead.nodes.keys() >= set(gpus)
 
-    def processes(
-        self, gpu: GpuUuid, placement: Placement | None = None
-    ) -> tuple[GpuProcess, ...]:
-        return self._hardware.processes(gpu, placement)
+    def processes(self, gpu: GpuUuid, at: Placement | None = None) -> tuple[GpuProcess, ...]:
+        return self._hardware.processes(gpu, at)
 
     def uses(self, gpu: GpuUuid) -> tuple[ProcessUse, ...]:
         """What each process uses of the card. Blocks."""

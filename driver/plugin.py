@@ -16,12 +16,13 @@ from driver.model.devices import Device, MigPartition, WholeGpu
 from driver.model.gpu import GpuProcess
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import Place, Placement
+from driver.model.steps import ServeMps
 from driver.model.view import NodeView
 from driver.plan.cdi import cdi_device_id, cdi_spec
 from driver.plan.cdi_rules import validate_spec
 from driver.plan.claims import parse_claim
 from driver.plan.layout import is_shared
-from driver.plan.prepare import Foreign, plan_prepare, same_devices
+from driver.plan.prepare import Around, Foreign, plan_prepare, same_devices
 from driver.state.cdi_dir import CdiDir
 from driver.state.journal import Journal
 from kubeletplugin.contract import ClaimRef, Object, PreparedDevice
@@ -38,11 +39,11 @@ class Node(Protocol):
 
     @property
     def devices(self) -> Mapping[DeviceName, Device]: ...
+    @property
+    def served(self) -> Set[ServeMps]: ...
     def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView: ...
     def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool: ...
-    def processes(
-        self, gpu: GpuUuid, placement: Placement | None = None
-    ) -> tuple[GpuProcess, ...]: ...
+    def processes(self, gpu: GpuUuid, at: Placement | None = None) -> tuple[GpuProcess, ...]: ...
     def foreign(self, gpu: GpuUuid, ours: Set[Place]) -> tuple[Foreign, ...]: ...
     def strangers(self, gpu: GpuUuid) -> tuple[GpuProcess, ...]: ...
 
@@ -239,10 +240,11 @@ class GpuDriver:
                     extra=facts(earlier),
                 )
             return earlier, False
-        planned = self._plan(claim)
-        return (self._with_steps(planned) if planned.steps else self._without(planned)), True
+        return self._carry_out(self._plan(claim)), True
 
-    def _with_steps(self, planned: Record) -> Record:
+    def _carry_out(self, planned: Record) -> Record:
+        """The record first: the runtime reads its CDI folder again as soon as the file is there,
+        which takes the processor from whatever is still to be done for the pod."""
         record = self._executor.apply(planned)
         try:
             self.project(record)
@@ -251,23 +253,14 @@ class GpuDriver:
             raise
         return record
 
-    def _without(self, planned: Record) -> Record:
-        """The record first: the runtime reads its CDI folder again as soon as the file is there,
-        which takes the processor from whatever is still to be done for the pod."""
-        record = self._executor.apply(planned)
-        try:
-            self.project(record)
-        except Exception as error:
-            also(error, "its record may be left", lambda: self._executor.release(record))
-            raise
-        return record
-
     def _plan(self, claim: AllocatedClaim) -> Record:
         others = self._journal.records_on(self._touched(claim))
-        devices = self._node.devices
-        foreign = self._foreign(claim, others)
-        processes = self._strangers(claim, others)
-        return plan_prepare(claim, devices, others, self._identity.boot_id, foreign, processes)
+        around = Around(
+            foreign=self._foreign(claim, others),
+            processes=self._strangers(claim, others),
+            served=self._node.served,
+        )
+        return plan_prepare(claim, self._node.devices, others, self._identity.boot_id, around)
 
     def _strangers(
         self, claim: AllocatedClaim, others: Iterable[Record]

@@ -8,6 +8,7 @@ from typing import Any
 from driver.errors import StateError
 from driver.model.ids import GpuUuid
 from driver.model.shares import MpsFacts, SharingFacts
+from driver.model.steps import ServeMps
 from driver.model.view import MpsFolders
 from driver.plan.facts import sharing_from_dict, sharing_to_dict
 from mps.protocol import CardState, SupervisorInfo
@@ -60,6 +61,16 @@ class Sharing:
         if state is None or (state.running and state.failure is None):
             return ""
         return f"its MPS control daemon died: {state.failure or 'it is being started'}"
+
+    def served(self) -> set[ServeMps]:
+        """The daemons that are well, by the step that starts them; none while nobody answers."""
+        if self.seen is None or self.away:
+            return set()
+        return {
+            ServeMps(gpu, each.spec.memory_limit, each.spec.compute_percent, each.spec.protocol)
+            for gpu, each in self.seen.cards.items()
+            if each.running and each.failure is None
+        }
 
     def daemons(self, running: bool) -> float:
         """How many control daemons there are that run, or do not; for a gauge."""

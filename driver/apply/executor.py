@@ -95,7 +95,8 @@ class Executor:
         return self.carry_out(self.begin(record))
 
     def begin(self, record: Record) -> Record:
-        """Put the intent on disk: STARTED, or COMPLETED at once where there are no steps.
+        """Put the intent on disk: STARTED, or COMPLETED at once where there is nothing to do
+        (no steps, or a plan that found all of them done for claims beside it).
 
         Short, so that it can be one act with planning; another claim then sees this one. The
         journal must hold nothing of the claim before.
@@ -103,8 +104,7 @@ class Executor:
         Raises:
             StateError: the disk refused; the journal holds nothing of the claim.
         """
-        state = ClaimState.STARTED if record.steps else ClaimState.COMPLETED
-        begun = replace(record, state=state)
+        begun = record if record.steps else replace(record, state=ClaimState.COMPLETED)
         try:
             self.journal.put(begun)
         except Exception as error:

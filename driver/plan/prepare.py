@@ -1,8 +1,8 @@
 """Decide what preparing a claim takes."""
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TypeAlias, assert_never
+from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
+from dataclasses import dataclass, field, replace
+from typing import assert_never
 
 from driver.errors import (
     ClaimError,
@@ -49,8 +49,21 @@ class Foreign:
     instance: MigInstance
 
 
-_Processes: TypeAlias = Mapping[GpuUuid, Sequence[GpuProcess]]
-_NO_PROCESSES: _Processes = {}
+@dataclass(frozen=True, slots=True)
+class Around:
+    """What is on the cards of a claim beside what records say.
+
+    ``foreign``: instances on the cards of partitions that other programs made, adopted ones
+    included. ``processes`` run on the cards of which the claim would have the first share.
+    ``served``: the MPS daemons that run now, by the step that starts them.
+    """
+
+    foreign: Sequence[Foreign] = ()
+    processes: Mapping[GpuUuid, Sequence[GpuProcess]] = field(default_factory=dict)
+    served: Set[ServeMps] = frozenset()
+
+
+_NOTHING = Around()
 
 
 def plan_prepare(
@@ -58,17 +71,15 @@ def plan_prepare(
     devices: Mapping[DeviceName, Device],
     records: Iterable[Record],
     boot_id: str,
-    foreign: Sequence[Foreign] = (),
-    processes: _Processes = _NO_PROCESSES,
+    around: Around = _NOTHING,
 ) -> Record:
-    """The record to write before the first change to the node; COMPLETED when nothing changes.
+    """The record to write before the first change to the node; COMPLETED when nothing changes,
+    as for a further share of a card: what it needs was done for the claims beside it.
 
     ``devices`` is what the node has, whether published or not; ``records`` at least those of the
     cards that the claim touches, its own earlier one does no harm. The scheduler should never
     hand out a device twice; the driver is the last line of defence (KEP-4381). Allocations with
-    admin access neither conflict nor count nor change anything (KEP-5018). ``foreign`` are the
-    instances on the cards of partitions that other programs made, adopted ones included;
-    ``processes`` run on the cards of which this claim would have the first share.
+    admin access neither conflict nor count nor change anything (KEP-5018).
 
     Steps come in this order: MIG mode, compute mode, MPS daemon and its namespaces, time slice.
 
@@ -82,29 +93,34 @@ def plan_prepare(
             the config demands.
     """
     others = [record for record in records if record.claim.uid != claim.uid]
-    planning = _Planning(claim, others, foreign, processes)
+    planning = _Planning(claim, others, around)
     for allocation in claim.allocations:
         planning.add(allocation, _device(allocation, devices))
     steps = tuple(planning.steps)
-    state = ClaimState.STARTED if steps else ClaimState.COMPLETED
+    done = set(steps) <= _standing(others, boot_id, around.served)
+    state = ClaimState.COMPLETED if done else ClaimState.STARTED
     return Record(claim, tuple(planning.found), steps, state, boot_id)
+
+
+def _standing(records: Iterable[Record], boot_id: str, served: Set[ServeMps]) -> Set[Step]:
+    """Steps that have their effect already, and that claims hold which need it."""
+    return {
+        step
+        for record in records
+        if record.state is ClaimState.COMPLETED and record.boot_id == boot_id
+        for step in record.steps
+        if not isinstance(step, ServeMps) or step in served
+    }
 
 
 class _Planning:
     """One claim, allocation by allocation."""
 
-    def __init__(
-        self,
-        claim: AllocatedClaim,
-        others: Sequence[Record],
-        foreign: Sequence[Foreign],
-        processes: _Processes,
-    ) -> None:
+    def __init__(self, claim: AllocatedClaim, others: Sequence[Record], around: Around) -> None:
         self.found: list[Held] = []
         self.steps: dict[Step, None] = {}  # an ordered set: equal steps are one effect
         self._claim = claim
-        self._foreign = foreign
-        self._processes = processes
+        self._around = around
         self._holders = [
             Holder(held, record.claim)
             for record in others
@@ -125,7 +141,7 @@ class _Planning:
         if allocation.admin:
             return
         _check_free(device, held, self._claim, self._holders)
-        _check_foreign(device, held, self._foreign)
+        _check_foreign(device, held, self._around.foreign)
         if isinstance(device, MpsGpu | TimeSlicedGpu):
             held = self._shared(allocation, device, held)
             self.found[-1] = held
@@ -162,7 +178,7 @@ class _Planning:
 
     def _check_processes(self, device: SharedGpu) -> None:
         """Only where nobody has a share yet: later, processes of others are expected."""
-        running = self._processes.get(device.gpu.uuid, ())
+        running = self._around.processes.get(device.gpu.uuid, ())
         if running and not any(other.held.gpu == device.gpu.uuid for other in self._holders):
             pids = ", ".join(_process(each) for each in running[:_KNOWN_NAMES])
             raise DeviceHeldError(  # they may be ending: it is looked at again for a while

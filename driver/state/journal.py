@@ -9,7 +9,7 @@ from pathlib import Path
 from threading import Lock
 
 from driver.errors import StateError
-from driver.model.claims import Record
+from driver.model.claims import ClaimState, Record
 from driver.model.ids import ClaimUid, GpuUuid
 from driver.plan.records import from_payload, to_payload
 from driver.state import quarantine
@@ -38,8 +38,9 @@ class Journal:
     Reading never touches the disk. When ``put`` or ``remove`` raise, memory still holds the
     earlier record, and what they did survives the death of the process.
 
-    For records with steps it survives a power loss too when they return. A record without steps
-    is about nothing on the node but its pod, which a power loss ends: the kubelet prepares anew
+    For records with steps it survives a power loss too when they return. A record for which none
+    are done (it has none, or they were done for the claims beside it, whose records last) is
+    about nothing on the node but its pod, which a power loss ends: the kubelet prepares anew
     after a boot. Its fsync (a fifth of a prepare, a third of an unprepare) follows milliseconds
     later, and what a power loss takes or brings back in between is prepared anew, rebuilt from
     the claim, or released as an orphan.
@@ -113,7 +114,7 @@ class Journal:
         """
         path = self._path(record.claim.uid)
         with self._stripe(record.claim.uid):
-            lasting = bool(record.steps)
+            lasting = self._must_last(record)
             write_atomically(path, encode(VERSION, to_payload(record)), durable=lasting)
             if not lasting:
                 self._later.sync(path)
@@ -156,6 +157,11 @@ class Journal:
                 quarantine.settle(item)
         with self._memory:
             self._damaged = tuple(item for item in self._damaged if item.uid != uid)
+
+    def _must_last(self, record: Record) -> bool:
+        """Whether steps are done for it, not for others before: then it is STARTED first."""
+        begun = record.state is ClaimState.STARTED or self.get(record.claim.uid) is not None
+        return bool(record.steps) and begun
 
     def _path(self, uid: ClaimUid) -> Path:
         return self._folder / f"{safe_name(uid)}{_SUFFIX}"

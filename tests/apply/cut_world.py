@@ -17,7 +17,7 @@ from driver.model.devices import Device
 from driver.model.gpu import DeviceNode, Gpu, GpuProcess
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import MigDevice, MigInstance, Place, Placement, overlap
-from driver.model.steps import CreateMigDevice, EnsureMigMode, Step
+from driver.model.steps import CreateMigDevice, EnsureMigMode, ServeMps, Step
 from driver.model.units import Bytes
 from driver.model.view import NodeView
 from driver.plan.allocatable import node_devices
@@ -204,6 +204,10 @@ class Node:
         self._cards = cards
         self.devices = cards.devices
 
+    @property
+    def served(self) -> Set[ServeMps]:
+        return frozenset()
+
     def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView:
         known = {gpu.uuid: gpu for gpu in self._cards.gpus}
         return NodeView(
@@ -218,9 +222,7 @@ class Node:
             },
         )
 
-    def processes(
-        self, gpu: GpuUuid, placement: Placement | None = None
-    ) -> tuple[GpuProcess, ...]:
+    def processes(self, gpu: GpuUuid, at: Placement | None = None) -> tuple[GpuProcess, ...]:
         return ()
 
     def looked_ahead(self, gpus: Iterable[GpuUuid]) -> bool:

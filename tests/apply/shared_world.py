@@ -2,7 +2,7 @@
 and recovery, with the scheduler's stand-in handing the claims out. All of it in memory."""
 
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -121,6 +121,10 @@ class SharedHardware(Hardware):
 
 class SharedNode(Node):
     _cards: SharedCards
+
+    @property
+    def served(self) -> Set[ServeMps]:
+        return {step for step, _ in self._cards.daemons.values()}
 
     def view(self, gpus: Iterable[GpuUuid], places: Iterable[Place] = ()) -> NodeView:
         made = super().view(gpus, places)

@@ -11,7 +11,7 @@ from driver.apply.executor import Outcome
 from driver.errors import DriverError
 from driver.model.claims import ClaimState
 from tests.apply.world import Crash, Fault, Process, World, crash, failure
-from tests.state.builders import BOOT, NEXT_BOOT, exclusive, record, uid
+from tests.state.builders import BOOT, NEXT_BOOT, exclusive, planned, record, uid
 
 CLAIM = record(1, 1, 2, steps=True)
 PLAIN = record(1, 1, 2)
@@ -57,7 +57,7 @@ def die_or_fail(act: Callable[[Process], object], fault: Fault) -> Callable[[Wor
 
 
 def apply_it(process: Process) -> object:
-    return process.executor.apply(CLAIM)
+    return process.executor.apply(planned(CLAIM))
 
 
 def release_it(process: Process) -> None:
@@ -78,7 +78,7 @@ def test_what_is_touched_and_in_which_order(tmp_path):
     """The enumerations below are over these; a new touch changes this list."""
     world = World(tmp_path, *BYSTANDERS)
     process = world.start()
-    process.executor.apply(CLAIM)
+    process.executor.apply(planned(CLAIM))
     assert process.touches.log == ["put", "do", "do", "put"]
     process = world.start()
     process.recover()
@@ -88,7 +88,7 @@ def test_what_is_touched_and_in_which_order(tmp_path):
     # Card 1 keeps its mode: claim 8 needs it too.
     assert process.touches.log == ["cdi remove", "undo", "remove"]
     process = world.start()
-    process.executor.apply(PLAIN)
+    process.executor.apply(planned(PLAIN))
     assert process.touches.log == ["put"]
 
 
@@ -101,7 +101,7 @@ def test_apply_struck_anywhere_leaves_all_or_nothing_at_once_or_after_recovery(
     for fault in faults(make, after):
         world = World(tmp_path / str(fault.at), *BYSTANDERS)
         process = world.start(fault)
-        error = run(lambda: process.executor.apply(CLAIM))  # noqa: B023 - run at once
+        error = run(lambda: process.executor.apply(planned(CLAIM)))  # noqa: B023 - run at once
         assert (error is not None) == process.touches.struck
         if error is None:
             world.check_claim(CLAIM, prepared=True)
@@ -134,7 +134,7 @@ def test_a_claim_without_steps_struck_anywhere_leaves_all_or_nothing(tmp_path, m
     struck = 0
     for fault in faults(make, after):
         world = World(tmp_path / str(fault.at), *BYSTANDERS)
-        error = run(lambda: world.start(fault).executor.apply(PLAIN))  # noqa: B023 - run at once
+        error = run(lambda: world.start(fault).executor.apply(planned(PLAIN)))  # noqa: B023 - run at once
         world.check_claim(PLAIN, prepared=error is None or (make is crash and after))
         if error is None:
             break

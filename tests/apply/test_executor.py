@@ -6,7 +6,7 @@ from driver.apply.executor import UNKNOWN_BOOT, Outcome, needs_redo
 from driver.errors import HardwareError, StateError
 from driver.model.claims import ClaimState
 from tests.apply.world import Fault, World, failure
-from tests.state.builders import BOOT, NEXT_BOOT, exclusive, record, uid
+from tests.state.builders import BOOT, NEXT_BOOT, exclusive, planned, record, uid
 from tests.state.disks import fill, tiny_disk
 
 CLAIM = record(1, 1, 2, steps=True)
@@ -34,9 +34,24 @@ def test_a_claim_without_steps_is_one_record(tmp_path):
     world.check_claim(PLAIN, prepared=True)
 
 
+def test_a_claim_whose_steps_stand_for_others_changes_nothing_and_takes_nothing_back(tmp_path):
+    beside = record(7, 1, 2, steps=True)
+    world = World(tmp_path, beside)
+    process = world.start()
+    done = process.executor.apply(CLAIM)
+    assert process.touches.log == ["put"]
+    assert done == CLAIM
+    world.project(done)
+    world.check_claim(CLAIM, prepared=True)
+    world.start().executor.release(beside)
+    assert world.effects == set(CLAIM.steps)  # now they are its own to undo
+    world.start().executor.release(CLAIM)
+    assert world.effects == set()
+
+
 def test_begin_puts_the_intent_on_disk_before_anything_is_changed(tmp_path):
     world = World(tmp_path)
-    begun = world.start().executor.begin(CLAIM)
+    begun = world.start().executor.begin(planned(CLAIM))
     assert begun.state is ClaimState.STARTED
     assert world.records() == {uid(1): begun}
     assert world.effects == set()
@@ -48,7 +63,7 @@ def test_a_bug_in_a_step_rolls_back_like_a_fault_of_the_card(tmp_path):
     world = World(tmp_path)
     process = world.start(Fault(3, lambda: ZeroDivisionError("bug")))
     with pytest.raises(ZeroDivisionError):
-        process.executor.apply(CLAIM)
+        process.executor.apply(planned(CLAIM))
     world.check_claim(CLAIM, prepared=False)
 
 
@@ -57,7 +72,7 @@ def test_a_roll_back_that_fails_keeps_the_intent_and_notes_it_on_the_error(tmp_p
     process = world.start()
     executor = replace(process.executor, node=Stuck())
     with pytest.raises(HardwareError, match=r"^do: in use") as caught:
-        executor.apply(CLAIM)
+        executor.apply(planned(CLAIM))
     assert caught.value.__notes__ == ["the roll-back is not finished: undo: still in use"]
     assert world.records() == {uid(1): replace(CLAIM, state=ClaimState.STARTED)}
     report = world.start().recover()
@@ -79,7 +94,7 @@ def test_a_disk_that_fills_up_before_the_second_record_rolls_back(tmp_path):
                 world.effects.discard(step)
 
         with pytest.raises(StateError, match=r"was not written: .*ENOSPC") as caught:
-            replace(process.executor, node=Filling()).apply(CLAIM)
+            replace(process.executor, node=Filling()).apply(planned(CLAIM))
         assert not hasattr(caught.value, "__notes__")
         world.check_claim(CLAIM, prepared=False)
 
@@ -126,7 +141,7 @@ def test_recovery_reports_every_claim_and_touches_only_what_needs_it(tmp_path):
     world = World(tmp_path)
     for n, steps in [(1, True), (2, True), (3, False)]:
         world.prepare(record(n, n, steps=steps))
-    world.start().executor.begin(record(4, 4, steps=True))
+    world.start().executor.begin(planned(record(4, 4, steps=True)))
     world.effects.discard(exclusive(2))
     inodes = {path.name: path.stat().st_ino for path in world.claims.iterdir()}
     report = world.start().recover()
@@ -194,7 +209,7 @@ def test_a_claim_of_this_boot_that_cannot_be_repaired_is_redone_at_its_next_prep
 
 def test_a_claim_that_cannot_be_rolled_back_is_reported_and_kept(tmp_path):
     world = World(tmp_path)
-    world.start().executor.begin(CLAIM)
+    world.start().executor.begin(planned(CLAIM))
     process = world.start()
     executor = replace(process.executor, node=Stuck())
     (report,) = executor.recover(process.journal.all(), BOOT)
@@ -216,5 +231,5 @@ def test_a_refused_first_record_that_reached_the_disk_all_the_same_is_taken_back
     for claim in (PLAIN, CLAIM):
         process = world.start(Fault(1, lambda: StateError("folder not synced"), after=True))
         with pytest.raises(StateError, match="not synced"):
-            process.executor.apply(claim)
+            process.executor.apply(planned(claim))
         world.check_claim(claim, prepared=False)

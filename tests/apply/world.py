@@ -16,7 +16,7 @@ from driver.model.ids import ClaimUid, GpuUuid
 from driver.model.steps import Step
 from driver.state.cdi_dir import CdiDir
 from driver.state.journal import Journal
-from tests.state.builders import BOOT
+from tests.state.builders import BOOT, planned
 
 T = TypeVar("T")
 
@@ -137,7 +137,7 @@ class World:
 
     def prepare(self, record: Record) -> Record:
         """All of a prepare that goes well, the CDI file included."""
-        done = self.start().executor.apply(record)
+        done = self.start().executor.apply(planned(record))
         self.project(done)
         return done
 

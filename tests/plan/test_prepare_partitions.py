@@ -7,7 +7,7 @@ from driver.model.claims import ClaimState
 from driver.model.gpu import ComputeMode
 from driver.model.mig import MigInstance, Placement
 from driver.model.steps import CreateMigDevice, EnsureMigMode, SetComputeMode
-from driver.plan.prepare import Foreign, plan_prepare, steps_to_undo
+from driver.plan.prepare import Around, Foreign, plan_prepare, steps_to_undo
 from tests.plan.builders import (
     BOOT,
     allocation,
@@ -28,7 +28,7 @@ def wanting(*devices, uid="a", **changes):
 
 def plan(*devices, records=(), foreign=(), known=None, **changes):
     wanted = wanting(*devices, **changes)
-    return plan_prepare(wanted, known or by_name(*devices), records, BOOT, foreign)
+    return plan_prepare(wanted, known or by_name(*devices), records, BOOT, Around(foreign=foreign))
 
 
 def strange(profile_id, start, size, card=CARD):

@@ -25,7 +25,7 @@ from driver.model.steps import (
     TimeSliceInterval,
 )
 from driver.model.units import Bytes
-from driver.plan.prepare import plan_prepare, steps_to_undo
+from driver.plan.prepare import Around, plan_prepare, steps_to_undo
 from driver.plan.shares import namespace_name
 from tests.plan.builders import BOOT, allocation, by_name, cuttable, gpu, partition, whole
 from tests.plan.shared import GIB, MEMORY, MIB, NEW_DRIVER, V3, of, part, shared_of, wants
@@ -45,8 +45,8 @@ SERVE = ServeMps(CARD.uuid, MEMORY, 100, 2)
 SHORT, LONG = TimeSliceInterval.SHORT, TimeSliceInterval.LONG
 
 
-def plan(wanted, *records, devices=DEVICES, **more):
-    return plan_prepare(wanted, devices, records, BOOT, **more)
+def plan(wanted, *records, devices=DEVICES, **around):
+    return plan_prepare(wanted, devices, records, BOOT, Around(**around))
 
 
 def test_a_share_has_its_own_limits_and_the_daemon_those_of_the_card():
@@ -70,6 +70,25 @@ def test_the_last_of_two_claims_ends_what_the_first_began():
     assert first.steps == second.steps
     assert steps_to_undo(first, [first, second]) == ()
     assert steps_to_undo(second, [second]) == (SERVE, EXCLUSIVE)
+
+
+def test_a_further_share_needs_nothing_while_the_daemon_is_known_to_run():
+    first = replace(plan(of("a", part(MPS))), state=ClaimState.COMPLETED)
+    assert first.steps == (EXCLUSIVE, SERVE)
+    second = plan(of("b", part(MPS)), first, served={SERVE})
+    assert (second.steps, second.state) == (first.steps, ClaimState.COMPLETED)
+    others = [
+        plan(of("b", part(MPS)), first),  # it may not run
+        plan(of("b", part(MPS)), first, served={replace(SERVE, compute_percent=50)}),
+        plan(of("b", part(MPS)), replace(first, state=ClaimState.STARTED), served={SERVE}),
+        plan(of("b", part(MPS)), replace(first, boot_id="earlier"), served={SERVE}),
+        plan(of("b", part(MPS)), served={SERVE}),
+    ]
+    assert {each.state for each in others} == {ClaimState.STARTED}
+    space = replace(plan(of("a", part(NS)), devices=by_name(NS)), state=ClaimState.COMPLETED)
+    served = {step for step in space.steps if isinstance(step, ServeMps)}
+    its_own = plan(of("b", part(NS)), space, devices=by_name(NS), served=served)
+    assert its_own.state is ClaimState.STARTED  # its namespace
 
 
 def test_where_a_card_may_be_cut_its_mode_comes_first():

@@ -1,6 +1,7 @@
 """Records for tests of what is written and done for them."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from driver.model.claims import AllocatedClaim, Allocation, ClaimState, Held, Record
@@ -52,3 +53,8 @@ def record(
         boot_id=boot,
         extra=extra or {},
     )
+
+
+def planned(record: Record) -> Record:
+    """As the plan makes it, before its steps are done."""
+    return replace(record, state=ClaimState.STARTED if record.steps else ClaimState.COMPLETED)

@@ -16,7 +16,7 @@ from driver.model.ids import ClaimUid
 from driver.plan.records import to_payload
 from driver.state.files import encode
 from driver.state.journal import VERSION, Journal
-from tests.state.builders import gpu, record, uid
+from tests.state.builders import gpu, planned, record, uid
 from tests.state.disks import fill, make_read_only, refuse, tiny_disk
 
 
@@ -342,10 +342,25 @@ def test_a_record_is_remembered_only_once_it_is_on_disk(folder, monkeypatch):
         real(fd)
 
     monkeypatch.setattr(os, "fsync", look)
-    journal.put(record(1, 1, steps=True))
+    begun = planned(record(1, 1, steps=True))
+    journal.put(begun)
     journal.remove(uid(1))
-    put = (record(1, 1, steps=True), (record(1, 1, steps=True),))
+    put = (begun, (begun,))
     assert seen == [(None, ()), (None, ()), put]
+
+
+def test_a_further_share_waits_for_no_disk_and_its_own_steps_do(folder, monkeypatch):
+    """Those of the first were done for others, whose records last."""
+    journal = reopened(folder)
+    journal.flush()
+    synced: list[int] = []
+    monkeypatch.setattr(os, "fsync", synced.append)
+    journal.put(record(1, 1, steps=True))
+    assert synced == []
+    journal.flush()
+    assert len(synced) == 2
+    journal.put(replace(record(1, 1, steps=True), boot_id="other"))
+    assert len(synced) == 4
 
 
 @pytest.mark.parametrize("steps", [False, True])
@@ -361,7 +376,7 @@ def test_all_of_it_reaches_the_disk(folder, monkeypatch, steps):
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
-    journal.put(record(1, 1, steps=steps))
+    journal.put(planned(record(1, 1, steps=steps)))
     assert bool(synced) is steps
     journal.flush()
     assert synced[0].name.strip(".").startswith(uid(1))
@@ -479,6 +494,6 @@ def test_two_changes_of_one_claim_never_cross_between_disk_and_memory(folder, mo
 
     with ThreadPoolExecutor(1) as pool:
         monkeypatch.setattr(os, "fsync", fsync)
-        journal.put(record(1, 1, steps=True))
+        journal.put(planned(record(1, 1, steps=True)))
         removals[0].result()
     assert journal.all() == reopened(folder).all() == ()
