@@ -1,8 +1,8 @@
 """What the layout of our ResourceSlices costs kube-scheduler: its CPU for each placed claim.
 
-Nodes that are objects only publish the ResourceSlices of eight cards each, once as the driver lays
-them out (whole cards in front of all partitions) and once with the partitions in front. The pods
-never run: their nodes have no kubelet.
+Nodes that are objects only publish the ResourceSlices of eight cards each with all that a card can
+be offered as, once as the driver lays them out (whole cards and shares in front of all partitions)
+and once with the partitions in front. The pods never run: their nodes have no kubelet.
 """
 
 import os
@@ -16,6 +16,7 @@ from bench.booted import Bed
 from bench.stats import table
 from cli import offline
 from driver.plan.allocatable import allocatable
+from driver.plan.layout import EVERYTHING
 from driver.plan.resources import driver_resources
 from driver.settings import DEFAULT_DRIVER
 from e2e.cluster.kube import Kube, Object
@@ -25,10 +26,10 @@ from kubeletplugin.plan_publish import Identity, plan_publish
 
 _NODES, _BOARD, _CARDS = 20, "h100-80gb", 8
 _NAMESPACE = "default"
-_POLICY = NodePolicy(gpus=(GpuRule(GpuSelector(), GpuPolicy(("gpu", "mig"))),))
-_FEATURES = frozenset({"taints", "counters", "sharing"})
+_POLICY = NodePolicy(gpus=(GpuRule(GpuSelector(), GpuPolicy(("gpu", "mps", "timeslice", "mig"))),))
 _WANTS = {  # as the class selects, then as the claim does: devices of another type have no profile
     "whole card": ('type == "gpu"',),
+    "share of 1/48": ('type == "mps"',),
     "1g.10gb": ('type == "mig"', 'profile == "1g.10gb"'),
 }
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -37,8 +38,8 @@ _TICKS = os.sysconf("SC_CLK_TCK")
 def pool(node: str) -> DesiredPool:
     """As the driver on this node publishes it."""
     inventory = offline.inventory(_BOARD, _CARDS, node)
-    devices = allocatable(inventory, _POLICY)
-    return driver_resources(devices, inventory, {}, pool=node, features=_FEATURES)
+    devices = allocatable(inventory, _POLICY, features=EVERYTHING, sharing=offline.SHARING)
+    return driver_resources(devices, inventory, {}, pool=node, features=EVERYTHING)
 
 
 def partitions_first(found: DesiredPool) -> DesiredPool:

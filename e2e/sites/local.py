@@ -43,7 +43,7 @@ class LocalSite:
             "kubeletRoot": str(self.cluster.kubelet_root),
             "cdiDir": str(self.cluster.cdi_dir),
             "simulateRoot": str(root / "sim-chart"),
-            "shares": {"runDir": str(self._run_dir), "stateDir": f"{root}/mps"},
+            "shares": {"runDir": str(self._run_dir), "stateDir": f"{root}/chart-mps"},
         }
 
     @property
