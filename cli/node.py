@@ -65,6 +65,13 @@ node.add_command(status)
     help="Where the NVIDIA driver is, as seen from here.",
 )
 @click.option("--host-driver-root", type=PATH, help="The same on the host, where that differs.")
+@click.option(
+    "--cgroup-root",
+    type=PATH,
+    default=Settings.cgroup_root,
+    show_default=True,
+    help="Where the host's cgroups are seen: pods are limited by theirs, with R615 and cgroup v2.",
+)
 @mps_socket
 @click.option(
     "--http-address",
