@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cli.options import PATH, driver_name, mps_socket, subdomain
+from cli.options import PATH, cgroup_root, driver_name, mps_socket, subdomain
 from cli.status import status
 from driver.settings import Settings
 
@@ -65,13 +65,7 @@ node.add_command(status)
     help="Where the NVIDIA driver is, as seen from here.",
 )
 @click.option("--host-driver-root", type=PATH, help="The same on the host, where that differs.")
-@click.option(
-    "--cgroup-root",
-    type=PATH,
-    default=Settings.cgroup_root,
-    show_default=True,
-    help="Where the host's cgroups are seen: pods are limited by theirs, with R615 and cgroup v2.",
-)
+@cgroup_root
 @mps_socket
 @click.option(
     "--http-address",

@@ -35,7 +35,7 @@ def shared_devices(
     names = device_names(gpu.uuid for gpu in cards)
     known = facts.mps or MpsFacts()
     protocol = _protocol(known, inventory.driver_version)
-    no_cgroup = _no_cgroup(facts, inventory.driver_version)
+    no_cgroup = why_no_cgroup(facts.no_cgroup, inventory.driver_version)
     rules = [(names[gpu.uuid], gpu, rule_of(gpu, policy)) for gpu in cards]
     found = (_mps(name, gpu, rule, protocol, known.multi_user) for name, gpu, rule in rules)
     mps = (each and _limited(each, no_cgroup) for each in found)
@@ -45,19 +45,21 @@ def shared_devices(
 
 def _protocol(facts: MpsFacts, driver_version: str) -> int:
     """3 where both sides have it: the control program, and the driver that enforces."""
-    return 3 if 3 in facts.protocols and _is_new(driver_version) else 2
+    return 3 if 3 in facts.protocols and has_new_driver(driver_version) else 2
 
 
-def _is_new(driver_version: str) -> bool:
+def has_new_driver(driver_version: str) -> bool:
+    """Whether it has MPS namespaces and memory limits by cgroup."""
     branch = driver_version.partition(".")[0]
     return branch.isdigit() and int(branch) >= _NEW_BRANCH
 
 
-def _no_cgroup(facts: SharingFacts, driver_version: str) -> str:
-    """Why the memory of shares is not limited by cgroup; empty where it is."""
-    if not _is_new(driver_version):
+def why_no_cgroup(problem: str, driver_version: str) -> str:
+    """Why the memory of shares is not limited by cgroup; empty where it is. ``problem``: what the
+    node lacks for it beside the driver."""
+    if not has_new_driver(driver_version):
         return f"the NVIDIA driver is {driver_version or 'unknown'}, R{_NEW_BRANCH} has it first"
-    return facts.no_cgroup
+    return problem
 
 
 def _limited(device: MpsGpu, no_cgroup: str) -> MpsGpu:
