@@ -7,7 +7,7 @@ import pytest
 
 from driver.errors import HardwareError
 from driver.hw.card import Cards
-from driver.hw.cgroups import PodCgroups
+from driver.hw.cgroups import PodCgroups, _search
 from driver.hw.podlimits import PodLimits
 from driver.model.steps import LimitPod
 from driver.sim import cgroups, control
@@ -62,6 +62,10 @@ def test_pods_of_several_kubelets_are_found_and_one_that_goes_is_missed(tmp_path
     cgroups.remove_pod(inner.parents[1])
     assert known.find(uid(2)) == outer
     assert known.find(uid(1)) is None
+
+
+def test_a_folder_that_goes_while_it_is_searched_is_empty(tmp_path):
+    assert list(_search(tmp_path / "gone", 2)) == []
 
 
 @pytest.mark.parametrize("name", ["", "../etc", "pod-1", uid(1) + "/..", uid(1).upper() + "x"])
