@@ -11,6 +11,7 @@ from typing import Any
 from api.journal_fields import Fields, JournalError, arguments, decode, encode
 from api.journal_shares import (
     CONSUMED,
+    LIMIT_POD,
     NAMESPACE,
     SERVE,
     SHARE,
@@ -45,6 +46,7 @@ STEPS = (
     "createMigDevice",
     "serveMps",
     "mpsNamespace",
+    "limitPod",
     "setTimeSlice",
 )
 
@@ -88,10 +90,11 @@ class JournalStep:
     toggle: bool = False  # ensureMigMode: may change it
     partition: JournalPartition | None = None  # createMigDevice
     profile_id: int = 0  # createMigDevice: the driver's id of the profile
-    memory_limit: int | None = None  # serveMps, mpsNamespace: bytes
+    memory_limit: int | None = None  # serveMps, mpsNamespace, limitPod: bytes
     percent_limit: int | None = None  # serveMps, mpsNamespace
     protocol: int = 0  # serveMps
     name: str = ""  # mpsNamespace
+    pod: str = ""  # limitPod: its UID
     interval: str | None = None  # setTimeSlice: of INTERVALS
 
 
@@ -181,6 +184,7 @@ def _encode_step(step: JournalStep) -> dict[str, Any]:
         },
         "serveMps": encode(step, SERVE) or {},
         "mpsNamespace": encode(step, NAMESPACE) or {},
+        "limitPod": encode(step, LIMIT_POD) or {},
         "setTimeSlice": {"interval": step.interval},
     }
     return {"do": step.do, "gpu": step.gpu} | more[step.do]

@@ -74,8 +74,13 @@ SHARE = _LIMITS | {
 }
 SERVE = _LIMITS | {"protocol": Form("protocol", Fields.integer, needed=True)}
 NAMESPACE = _LIMITS | {"name": Form("name", Fields.text, needed=True)}
+LIMIT_POD = {
+    "pod": Form("pod", Fields.text, needed=True),
+    "memory_limit": Form("memoryLimit", Fields.integer, needed=True),
+}
 STEP_FORMS: Mapping[str, Mapping[str, Form]] = {
     "serveMps": SERVE,
     "mpsNamespace": NAMESPACE,
+    "limitPod": LIMIT_POD,
     "setTimeSlice": {"interval": Form("interval", _interval, needed=True)},
 }

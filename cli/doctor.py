@@ -15,6 +15,7 @@ import click
 from cli.options import (
     PATH,
     TABLE_OR_JSON,
+    cgroup_root,
     driver_name,
     kubelet_folders,
     mps_socket,
@@ -47,6 +48,7 @@ _CRIO = Path("/etc/crio")
 @click.option("--kubeconfig", help="Default: the service account, else the usual places.")
 @click.option("--claim-cache", is_flag=True, help="The plugin runs with --claim-cache.")
 @click.option("--instance", envvar="POD_UID", help="As for `aliquot node run`.")
+@cgroup_root
 @mps_socket
 @click.option("--containerd-config", type=PATH, default=_CONTAINERD, show_default=True)
 @click.option("--crio-config", type=PATH, default=_CRIO, show_default=True)

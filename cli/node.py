@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cli.options import PATH, driver_name, mps_socket, subdomain
+from cli.options import PATH, cgroup_root, driver_name, mps_socket, subdomain
 from cli.status import status
 from driver.settings import Settings
 
@@ -65,6 +65,7 @@ node.add_command(status)
     help="Where the NVIDIA driver is, as seen from here.",
 )
 @click.option("--host-driver-root", type=PATH, help="The same on the host, where that differs.")
+@cgroup_root
 @mps_socket
 @click.option(
     "--http-address",

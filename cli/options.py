@@ -48,6 +48,16 @@ def mps_socket(command: _F) -> _F:
     )(command)
 
 
+def cgroup_root(command: _F) -> _F:
+    return click.option(
+        "--cgroup-root",
+        type=PATH,
+        default=Settings.cgroup_root,
+        show_default=True,
+        help="Where the host's cgroups are: memory of pods is limited there (R615, cgroup v2).",
+    )(command)
+
+
 def kubelet_folders(command: _F) -> _F:
     """``--kubelet-root``, ``--plugin-dir``, ``--cdi-dir``, with the defaults of ``node run``."""
     for option in (

@@ -55,6 +55,7 @@ class Hardware(Protocol):
     def uses(self, gpu: GpuUuid) -> tuple[ProcessUse, ...]: ...
     def mps_folders(self, gpus: Iterable[GpuUuid]) -> dict[GpuUuid, MpsFolders]: ...
     def time_slice_problem(self, gpu: GpuUuid) -> str: ...
+    def pod_limit_problem(self, gpus: Iterable[GpuUuid]) -> str | None: ...
     @property
     def known_folders(self) -> dict[GpuUuid, MpsFolders]: ...
 
@@ -136,10 +137,8 @@ class NodeCards:
     def refresh(self, held: Set[GpuUuid], places: Callable[[], Set[Place]]) -> tuple[Change, ...]:
         """Enumerate the cards anew; returns what is strange on them. Blocks.
 
-        ``places`` tells what records hold now.
-
-        A card that is gone while others cannot be read, or that a claim holds, stays known (its
-        health says that it is lost); any other that is gone is forgotten.
+        ``places`` tells what records hold now. A card that is gone while others cannot be read,
+        or that a claim holds, stays known (its health says so); any other one is forgotten.
 
         Raises:
             HardwareError: NVML as a whole does not answer; what was known stays.
@@ -155,6 +154,7 @@ class NodeCards:
         self._versions = (found.driver_version, found.cuda_driver_version)
         strange = self._strangers.look(there.values(), self.policy, places)
         self._held = held
+        self.shares.look_at_pods(self._hardware.pod_limit_problem, found.gpus)
         self._take(there | missing, found)
         self._health = {
             uuid: self._health.get(uuid, CardHealth(lost=uuid in missing)) for uuid in self._gpus

@@ -4,7 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol
 
@@ -22,7 +22,9 @@ from driver.plan.cdi import cdi_device_id, cdi_spec
 from driver.plan.cdi_rules import validate_spec
 from driver.plan.claims import parse_claim
 from driver.plan.layout import is_shared
+from driver.plan.limits import check_pods, given, limited, limited_pods
 from driver.plan.prepare import Around, Foreign, plan_prepare, same_devices
+from driver.pods import pods_of
 from driver.state.cdi_dir import CdiDir
 from driver.state.journal import Journal
 from kubeletplugin.contract import ClaimRef, Object, PreparedDevice
@@ -95,7 +97,7 @@ class GpuDriver:
             DriverError: the claim's text for the pod's events; nothing of it is left prepared.
         """
         wanted = parse_claim(claim, self._identity.driver, self._identity.pool)
-        record, fresh = await self._once_free(wanted)
+        record, fresh = await self._once_free(wanted, pods_of(claim).keys())
         self.on_claim(claim)  # only now: what has no record is forgotten
         if fresh:
             self._say("prepared", record)
@@ -110,7 +112,7 @@ class GpuDriver:
             )
         )
 
-    async def _once_free(self, wanted: AllocatedClaim) -> tuple[Record, bool]:
+    async def _once_free(self, wanted: AllocatedClaim, pods: Set[str]) -> tuple[Record, bool]:
         """Prepare, waiting a little for a holder to be unprepared.
 
         A pod deleted without grace frees its claim before the kubelet has unprepared it, and
@@ -120,7 +122,7 @@ class GpuDriver:
         while True:
             try:
                 touched, brief = self._touched(wanted), self._is_brief(wanted)
-                prepare = partial(self._prepare, wanted)
+                prepare = partial(self._prepare, wanted, pods)
                 return await self._lanes.run(touched, prepare, brief=brief)
             except DeviceHeldError:
                 if time.monotonic() >= until:
@@ -200,6 +202,22 @@ class GpuDriver:
         self._executor.redo(record, self._identity.boot_id)
         return True
 
+    def limit(self, record: Record, pods: Set[str]) -> bool:
+        """Limit these pods of a prepared claim too, by UID: the kubelet does not ask again for a
+        pod that joins it. Blocks; call it in the lanes of the claim's cards. True: something was
+        done.
+
+        Raises:
+            DriverError: not now; the next call tries again.
+        """
+        if self._journal.get(record.claim.uid) != record or not given(record):
+            return False
+        return self._executor.limit(record, self._limitable(record, pods))
+
+    def _limitable(self, record: Record, pods: Set[str]) -> frozenset[str]:
+        """Pods to limit: one that left the claim keeps its limit until its cgroup is gone."""
+        return self._executor.there(pods | limited_pods(record))
+
     def _is_undone(self, record: Record) -> bool:
         """Whether the steps of a completed record must be done again."""
         return needs_redo(record, self._identity.boot_id) or not self._executor.stands(record)
@@ -228,11 +246,13 @@ class GpuDriver:
 
     # In a lane ---------------------------------------------------------------------------
 
-    def _prepare(self, claim: AllocatedClaim) -> tuple[Record, bool]:
+    def _prepare(self, claim: AllocatedClaim, pods: Set[str]) -> tuple[Record, bool]:
         earlier = self._journal.get(claim.uid)
         if earlier is not None:
             earlier = self._reuse(earlier, claim)
         if earlier is not None:
+            if self.limit(earlier, pods):
+                earlier = self._journal.get(claim.uid) or earlier
             if self.project(earlier):
                 log.warning(
                     "claim %s: its CDI file was missing or changed: rewritten",
@@ -240,7 +260,12 @@ class GpuDriver:
                     extra=facts(earlier),
                 )
             return earlier, False
-        return self._carry_out(self._plan(claim)), True
+        planned = self._plan(claim)
+        if given(planned):
+            there = self._limitable(planned, pods)
+            check_pods(planned, pods, there)
+            planned = replace(limited(planned, there), state=ClaimState.STARTED)
+        return self._carry_out(planned), True
 
     def _carry_out(self, planned: Record) -> Record:
         """The record first: the runtime reads its CDI folder again as soon as the file is there,

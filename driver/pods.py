@@ -6,6 +6,16 @@ from driver.model.ids import ClaimUid
 from kubeletplugin.contract import Object
 
 
+def pods_of(claim: Object) -> dict[str, str]:
+    """Names of the pods in ``status.reservedFor`` of a claim, by UID."""
+    reserved = (claim.get("status") or {}).get("reservedFor") or ()
+    return {
+        each["uid"]: each["name"]
+        for each in reserved
+        if each["resource"] == "pods" and not each.get("apiGroup")
+    }
+
+
 class ClaimPods:
     """``status.reservedFor`` as it was last seen: names of pods by their UID, for each claim.
 
@@ -18,12 +28,7 @@ class ClaimPods:
 
     def learn(self, claim: Object) -> None:
         """From a claim as the API server has it."""
-        reserved = (claim.get("status") or {}).get("reservedFor") or ()
-        self._pods[ClaimUid(claim["metadata"]["uid"])] = {
-            each["uid"]: each["name"]
-            for each in reserved
-            if each["resource"] == "pods" and not each.get("apiGroup")
-        }
+        self._pods[ClaimUid(claim["metadata"]["uid"])] = pods_of(claim)
 
     def keep(self, uids: Set[ClaimUid]) -> None:
         """Forget every other claim."""

@@ -51,7 +51,9 @@ class ShareService:
         self.watchdog = Watchdog(
             parts.journal, parts.cards, self.pods, Voice(telling, status.put, client)
         )
-        self._upkeep = Upkeep(parts.hardware, parts.journal, parts.driver, parts.lanes, telling)
+        self._upkeep = Upkeep(
+            parts.hardware, parts.journal, parts.driver, parts.lanes, telling, self.pods
+        )
 
     # What runs ---------------------------------------------------------------------------
 

@@ -1,11 +1,12 @@
 """What this node has for sharing its cards, and how the daemons behind shares are."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from driver.errors import StateError
+from driver.model.gpu import Gpu
 from driver.model.ids import GpuUuid
 from driver.model.shares import MpsFacts, SharingFacts
 from driver.model.steps import ServeMps
@@ -46,6 +47,16 @@ class Sharing:
     def set_intervals(self, settable: bool) -> None:
         """Whether time slices can be set on this node."""
         self.facts = replace(self.facts, intervals=settable)
+
+    def look_at_pods(
+        self, problem: Callable[[Iterable[GpuUuid]], str | None], gpus: Iterable[Gpu]
+    ) -> None:
+        """Whether pods can be limited by cgroup, as ``problem`` tells; what was known stays where
+        it does not, as while all cards are in MIG mode, which has no such limits."""
+        able = [gpu.uuid for gpu in gpus if not (gpu.mig_mode and gpu.mig_mode.current)]
+        found = problem(able)
+        if found is not None:
+            self.facts = replace(self.facts, no_cgroup=found)
 
     # Telling -----------------------------------------------------------------------------
 

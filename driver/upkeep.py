@@ -1,4 +1,4 @@
-"""Keeps daemons and modes of shared cards in step with the journal (``plan.upkeep``)."""
+"""Keeps daemons, modes and limits of shared cards in step with the journal (``plan.upkeep``)."""
 
 import asyncio
 import logging
@@ -11,13 +11,17 @@ from driver.hw.mps import MpsCards
 from driver.lanes import Lanes
 from driver.model.claims import Record
 from driver.model.gpu import ComputeMode
-from driver.model.ids import GpuUuid
+from driver.model.ids import ClaimUid, GpuUuid
 from driver.model.steps import ServeMps, SetComputeMode, Step
-from driver.plan.upkeep import unneeded, unserved
+from driver.plan.upkeep import limiting, unneeded, unserved
 from driver.plugin import GpuDriver
+from driver.pods import ClaimPods
 from driver.state.journal import Journal
+from kubeletplugin.contract import ClaimRef
 
 log = logging.getLogger(__name__)
+
+NOT_LIMITED = "PodNotLimited"  # Event
 
 
 class Hardware(Protocol):
@@ -31,20 +35,29 @@ class Hardware(Protocol):
 
 class Events(Protocol):
     def node_event(self, kind: str, reason: str, note: str) -> None: ...
+    def claim_event(self, ref: ClaimRef, kind: str, reason: str, note: str) -> None: ...
 
 
 class Upkeep:
     """``round`` is one pass. Nothing is done about a card whose claims want it so."""
 
     def __init__(
-        self, hardware: Hardware, journal: Journal, driver: GpuDriver, lanes: Lanes, events: Events
+        self,
+        hardware: Hardware,
+        journal: Journal,
+        driver: GpuDriver,
+        lanes: Lanes,
+        events: Events,
+        pods: ClaimPods,
     ) -> None:
+        self._pods = pods
         self._hardware = hardware
         self._journal = journal
         self._driver = driver
         self._lanes = lanes
         self._events = events
         self._exclusive: frozenset[GpuUuid] = frozenset()  # without a claim, in the last round
+        self._unlimited: set[ClaimUid] = set()  # told of
 
     async def round(self, gpus: Set[GpuUuid]) -> None:
         """Look at the node's cards. One that does not answer never stops the others."""
@@ -56,6 +69,8 @@ class Upkeep:
         for gpu in sorted((served or frozenset()) | (suspects & self._exclusive)):
             await self._in_lane(gpu, served or frozenset())
         self._exclusive = suspects
+        for record in limiting(self._journal.all()):
+            await self._limit(record)
 
     def _served(self) -> frozenset[GpuUuid] | None:
         """Cards with a control daemon; None where nobody can tell (said by who follows it)."""
@@ -87,6 +102,23 @@ class Upkeep:
             return
         if done:
             log.warning("claim %s: its MPS daemon was gone, made again", record.claim, extra=extra)
+
+    async def _limit(self, record: Record) -> None:
+        """Pods that joined the claim since it was prepared, and limits that are gone."""
+        claim, extra = record.claim, {"claimUID": record.claim.uid}
+        limit = partial(self._driver.limit, record, self._pods.of(claim.uid).keys())
+        try:
+            done = await self._lanes.run(record.gpus, limit)
+        except DriverError as error:
+            log.warning("a pod of claim %s has no memory limit: %s", claim, error, extra=extra)
+            if claim.uid not in self._unlimited:
+                ref = ClaimRef(claim.namespace, claim.name, claim.uid)
+                self._events.claim_event(ref, "Warning", NOT_LIMITED, f"{error}; tried again")
+            self._unlimited.add(claim.uid)
+            return
+        self._unlimited.discard(claim.uid)
+        if done:
+            log.info("claim %s: its pods are limited as they are now", claim, extra=extra)
 
     async def _in_lane(self, gpu: GpuUuid, served: Set[GpuUuid]) -> None:
         try:

@@ -8,12 +8,16 @@ from pathlib import Path
 from cli import records
 from cli.checks.finding import Finding, fail, ok, warn
 from driver.errors import DriverError
+from driver.hw.cgroups import PodCgroups
+from driver.hw.codes import optional
 from driver.hw.mps import MpsCards
 from driver.hw.nvml import Nvml, load_library
+from driver.hw.podlimits import PodLimits
 from driver.hw.timeslice import TimeSlices
 from driver.model.claims import Record
 from driver.model.gpu import ComputeMode
 from driver.model.ids import GpuUuid
+from driver.plan.sharing import has_new_driver, why_no_cgroup
 from driver.settings import Settings
 from mps.client import MpsClient
 from mps.protocol import CardState, SupervisorInfo
@@ -105,6 +109,25 @@ def judge_modes(modes: Mapping[GpuUuid, int], held: Iterable[GpuUuid]) -> list[F
     ] or [ok("compute modes", "nothing is left behind")]
 
 
+def judge_pod_limits(problem: str | None, driver_version: str) -> Finding:
+    """Whether the strongest limit of a share's memory can be had. ``problem``: what is missing
+    beside the driver; None: no card tells now."""
+    check = "memory limits by cgroup"
+    if why := why_no_cgroup(problem or "", driver_version):
+        if not has_new_driver(driver_version):
+            return ok(check, f"not offered: {why}")
+        return warn(
+            check,
+            why,
+            "pods whose cgroup can be limited: without it requireEnforcement: cgroup is refused",
+            "cgroup v2 alone on the node, seen at --cgroup-root, and a kubelet with "
+            "--cgroups-per-qos",
+        )
+    if problem is None:
+        return ok(check, "no card that is not in MIG mode tells now")
+    return ok(check, f"driver {driver_version} can limit pods, their cgroups are there")
+
+
 # Reading ---------------------------------------------------------------------------------
 
 
@@ -174,9 +197,17 @@ def _cards(settings: Settings, held: Iterable[GpuUuid]) -> list[Finding]:
     try:
         gpus = [nvml.uuid(nvml.handle_at(index)) for index in range(nvml.count())]
         modes = {gpu: nvml.compute_mode(nvml.handle(gpu)) for gpu in gpus}
+        limits = PodLimits(nvml, PodCgroups(settings.cgroup_root))
+        problem = limits.problem(gpu for gpu in gpus if not _in_mig_mode(nvml, gpu))
+        pods = judge_pod_limits(problem, nvml.driver_version())
     finally:
         nvml.close()
-    return [_time_slices(settings.root, gpus), *judge_modes(modes, held)]
+    return [_time_slices(settings.root, gpus), pods, *judge_modes(modes, held)]
+
+
+def _in_mig_mode(nvml: Nvml, gpu: GpuUuid) -> bool:
+    mode = optional(lambda: nvml.mig_mode(nvml.handle(gpu)))
+    return mode is not None and mode.current
 
 
 def _time_slices(root: Path, gpus: list[GpuUuid]) -> Finding:

@@ -11,7 +11,8 @@ from typing import Protocol
 
 from driver.model.claims import AllocatedClaim, ClaimState, Record
 from driver.model.ids import ClaimUid, GpuUuid
-from driver.model.steps import Step
+from driver.model.steps import LimitPod, Step
+from driver.plan.limits import effective, limited, rest
 from driver.plan.prepare import steps_to_undo
 
 UNKNOWN_BOOT = "unknown"  # a record's boot id when its steps must be done again
@@ -27,6 +28,7 @@ class Node(Protocol):
     def do(self, step: Step) -> None: ...
     def undo(self, step: Step) -> None: ...
     def present(self, step: Step) -> bool: ...
+    def has_cgroup(self, pod: str) -> bool: ...
 
 
 class Journal(Protocol):
@@ -124,7 +126,7 @@ class Executor:
             return begun
         done = replace(begun, state=ClaimState.COMPLETED)
         try:
-            for step in begun.steps:
+            for step in self._effects(begun):
                 self.node.do(step)
             self.journal.put(done)
         except Exception as error:
@@ -134,8 +136,12 @@ class Executor:
 
     def roll_back(self, record: Record) -> None:
         """Undo the steps that no other record still needs, last first, then forget ``record``."""
-        for step in steps_to_undo(record, self.journal.records_on(record.gpus)):
-            self.node.undo(step)
+        others = self.journal.records_on(record.gpus)
+        for step in steps_to_undo(record, others):
+            if left := rest(step, record, others):
+                self.node.do(left)
+            else:
+                self.node.undo(step)
         self.journal.remove(record.claim.uid)
 
     def release(self, record: Record) -> None:
@@ -159,7 +165,7 @@ class Executor:
 
         On any error the record is kept, and ``needs_redo`` stays true.
         """
-        for step in record.steps:
+        for step in self._effects(record):
             self.node.do(step)
         done = replace(record, boot_id=boot_id)
         self.journal.put(done)
@@ -167,7 +173,33 @@ class Executor:
 
     def stands(self, record: Record) -> bool:
         """Whether every step of ``record`` still has its effect."""
-        return all(map(self.node.present, record.steps))
+        return all(map(self.node.present, self._effects(record)))
+
+    def there(self, pods: Iterable[str]) -> frozenset[str]:
+        """Those of these pods, by UID, that have a cgroup on this node now."""
+        return frozenset(filter(self.node.has_cgroup, pods))
+
+    def limit(self, record: Record, pods: Iterable[str]) -> bool:
+        """Limit exactly these pods of a completed claim, by UID: for pods that come and go while
+        it is prepared. Those that are left out must be gone, and their limits with them. True:
+        something was done.
+
+        The record goes first. On any error it is kept so, and the step is missing from what
+        ``stands``: the next call, or the next start, does it.
+        """
+        wanted = limited(record, pods)
+        if wanted != record:
+            self.journal.put(wanted)
+        limits = (step for step in self._effects(wanted) if isinstance(step, LimitPod))
+        missing = [step for step in limits if not self.node.present(step)]
+        for step in missing:
+            self.node.do(step)
+        return wanted != record or bool(missing)
+
+    def _effects(self, record: Record) -> tuple[Step, ...]:
+        """What doing its steps comes to, now."""
+        others = self.journal.records_on(record.gpus)
+        return tuple(effective(step, record, others) for step in record.steps)
 
     def recover(self, records: Iterable[Record], boot_id: str) -> tuple[Recovery, ...]:
         """Make the node match the journal; call it before serving the kubelet.

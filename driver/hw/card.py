@@ -5,12 +5,14 @@ from pathlib import Path
 from typing import assert_never
 
 from driver.errors import HardwareError
+from driver.hw.cgroups import PodCgroups
 from driver.hw.devnodes import control_nodes, gpu_nodes
 from driver.hw.discover import discover, unlisted
 from driver.hw.libraries import DriverFileCache, DriverFiles
 from driver.hw.mig import MigCards
 from driver.hw.mps import MpsCards
 from driver.hw.nvml import Nvml
+from driver.hw.podlimits import PodLimits
 from driver.hw.sysfs import Sysfs
 from driver.hw.timeslice import TimeSlices
 from driver.hw.usage import CardUsage
@@ -20,6 +22,7 @@ from driver.model.mig import MigDevice, MigInstance, Placement
 from driver.model.steps import (
     CreateMigDevice,
     EnsureMigMode,
+    LimitPod,
     MpsNamespace,
     ServeMps,
     SetComputeMode,
@@ -35,12 +38,17 @@ class Cards:
     """The node's cards. Any thread may call; who calls keeps changes of one card in order.
 
     ``root`` is where /dev, /sys and the driver's files are seen from here; ``host_root`` is where
-    the host has them (the same unless the driver runs in a container). Every method raises
-    HardwareError or one of its kinds.
+    the host has them (the same unless the driver runs in a container); ``cgroups`` where its
+    cgroups are seen. Every method raises HardwareError or one of its kinds.
     """
 
     def __init__(
-        self, nvml: Nvml, root: Path, host_root: Path | None = None, mps: MpsCards | None = None
+        self,
+        nvml: Nvml,
+        root: Path,
+        host_root: Path | None = None,
+        mps: MpsCards | None = None,
+        cgroups: Path | None = None,
     ) -> None:
         self._nvml = nvml
         self._root = root
@@ -50,6 +58,7 @@ class Cards:
         self._time = TimeSlices(root)
         self._usage = CardUsage(nvml, root)
         self.mps = mps or MpsCards(None)
+        self._pods = PodLimits(nvml, PodCgroups(cgroups or root / "sys/fs/cgroup"))
 
     # Reading -----------------------------------------------------------------------------
 
@@ -103,6 +112,14 @@ class Cards:
         """Why the time slice of the card cannot be set; empty where it can."""
         return self._time.problem(gpu)
 
+    def pod_limit_problem(self, gpus: Iterable[GpuUuid]) -> str | None:
+        """Why pods cannot be limited; empty where they can, None where none of ``gpus`` tells."""
+        return self._pods.problem(gpus)
+
+    def has_cgroup(self, pod: str) -> bool:
+        """Whether the pod with this UID has a cgroup on this node."""
+        return self._pods.has_cgroup(pod)
+
     # Partitions --------------------------------------------------------------------------
 
     def instances(self, gpu: GpuUuid) -> tuple[MigInstance, ...]:
@@ -128,6 +145,8 @@ class Cards:
                 self.mps.serve(step)
             case MpsNamespace():
                 self.mps.add(step)
+            case LimitPod():
+                self._pods.set(step)
             case SetTimeSlice(gpu, interval):
                 self._time.set(gpu, interval)
             case _:
@@ -146,6 +165,8 @@ class Cards:
                 self.mps.stop(gpu)
             case MpsNamespace():
                 self.mps.remove(step)
+            case LimitPod():
+                self._pods.clear(step)
             case SetTimeSlice(gpu):
                 self._time.set(gpu, TimeSliceInterval.DEFAULT)
             case _:
@@ -155,19 +176,22 @@ class Cards:
         """Whether the card is as ``do`` would leave it."""
         match step:
             case SetComputeMode(gpu, mode):
-                return self._mode(gpu) == mode.value
+                found = self._mode(gpu) == mode.value
             case EnsureMigMode():
-                return self._mig.in_mode(step)
+                found = self._mig.in_mode(step)
             case CreateMigDevice():
-                return self._mig.present(step)
+                found = self._mig.present(step)
             case ServeMps():
-                return self.mps.serves(step)
+                found = self.mps.serves(step)
             case MpsNamespace():
-                return self.mps.has(step)
+                found = self.mps.has(step)
+            case LimitPod():
+                found = self._pods.holds(step)
             case SetTimeSlice(gpu, interval):
-                return self._time.read(gpu) is interval
+                found = self._time.read(gpu) is interval
             case _:
                 assert_never(step)
+        return found
 
     def _mode(self, gpu: GpuUuid) -> int:
         with self._nvml.on(gpu) as handle:

@@ -111,7 +111,7 @@ def _check_version(found: str) -> None:
         )
 
 
-def struct(name: str, *values: int) -> Any:
+def struct(name: str, *values: int | bytes) -> Any:
     """A C struct of NVML by pynvml's name for it, to be passed with ``ctypes.byref``."""
     return getattr(pynvml, name)(*values)
 

@@ -52,6 +52,7 @@ class MpsGpu:
     equal: bool = False  # all shares are of the default size, and nobody gets another
     multi_user: bool = False
     toggle: bool | None = None  # as of WholeGpu
+    no_cgroup: str = ""  # why its memory is not limited by cgroup, where it is not
 
     @property
     def whole_by_default(self) -> bool:

@@ -29,6 +29,7 @@ class SharingFacts:
 
     mps: MpsFacts | None = None  # None: no supervisor has ever answered
     intervals: bool = False  # whether time slices can be set (``nvidia-smi compute-policy``)
+    no_cgroup: str = "not looked at yet"  # why pods have no limits by cgroup; empty: they have
 
 
 @dataclass(frozen=True, slots=True)

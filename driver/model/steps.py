@@ -78,6 +78,17 @@ class MpsNamespace:
 
 
 @dataclass(frozen=True, slots=True)
+class LimitPod:
+    """What a claim gives a pod of the card's memory (NVML's limits by cgroup, R615 and newer). A
+    pod has one limit for each card, the sum of what its claims give it: it is worked out from the
+    records before the step is done. The inverse takes this part of it away."""
+
+    gpu: GpuUuid
+    pod: str  # UID
+    memory: int  # bytes, in whole MiB
+
+
+@dataclass(frozen=True, slots=True)
 class SetTimeSlice:
     """How long a process may run before another gets its turn. Its inverse is DEFAULT."""
 
@@ -86,5 +97,11 @@ class SetTimeSlice:
 
 
 Step: TypeAlias = (
-    SetComputeMode | EnsureMigMode | CreateMigDevice | ServeMps | MpsNamespace | SetTimeSlice
+    SetComputeMode
+    | EnsureMigMode
+    | CreateMigDevice
+    | ServeMps
+    | MpsNamespace
+    | LimitPod
+    | SetTimeSlice
 )

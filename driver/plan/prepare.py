@@ -27,6 +27,7 @@ from driver.model.shares import Share
 from driver.model.steps import (
     CreateMigDevice,
     EnsureMigMode,
+    LimitPod,
     MpsNamespace,
     ServeMps,
     SetComputeMode,
@@ -228,6 +229,7 @@ def steps_to_undo(record: Record, others: Iterable[Record]) -> tuple[Step, ...]:
 
     ``others`` are the other records of its cards; its own among them is passed over. What counts
     is what undoing would take away: two claims that had a card set differently still share it.
+    Limits of pods are always among them: what is left of one is ``limits.rest``.
     """
     needed = {
         _undone(step)
@@ -235,7 +237,11 @@ def steps_to_undo(record: Record, others: Iterable[Record]) -> tuple[Step, ...]:
         if other.claim.uid != record.claim.uid
         for step in other.steps
     }
-    return tuple(step for step in reversed(record.steps) if _undone(step) not in needed)
+    return tuple(
+        step
+        for step in reversed(record.steps)
+        if isinstance(step, LimitPod) or _undone(step) not in needed
+    )
 
 
 def _undone(step: Step) -> Hashable:
@@ -245,7 +251,7 @@ def _undone(step: Step) -> Hashable:
             return type(step), gpu
         case MpsNamespace(gpu, name):
             return type(step), gpu, name
-        case EnsureMigMode() | CreateMigDevice():
+        case EnsureMigMode() | CreateMigDevice() | LimitPod():
             return step
         case _:
             assert_never(step)

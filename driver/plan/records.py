@@ -24,6 +24,7 @@ from driver.model.shares import Consumed, Limits, Share, Wishes
 from driver.model.steps import (
     CreateMigDevice,
     EnsureMigMode,
+    LimitPod,
     MpsNamespace,
     ServeMps,
     SetComputeMode,
@@ -216,18 +217,18 @@ def _placement(partition: JournalPartition) -> Placement:
 def _write_step(step: Step) -> JournalStep:
     match step:
         case SetComputeMode(gpu, mode):
-            return JournalStep(do="setComputeMode", gpu=gpu, mode=_MODES[mode])
+            found = JournalStep(do="setComputeMode", gpu=gpu, mode=_MODES[mode])
         case EnsureMigMode(gpu, on, toggle):
-            return JournalStep(do="ensureMigMode", gpu=gpu, on=on, toggle=toggle)
+            found = JournalStep(do="ensureMigMode", gpu=gpu, on=on, toggle=toggle)
         case CreateMigDevice(gpu, profile, profile_id, placement):
-            return JournalStep(
+            found = JournalStep(
                 do="createMigDevice",
                 gpu=gpu,
                 partition=_write_partition(profile, placement),
                 profile_id=profile_id,
             )
         case ServeMps(gpu, memory, percent, protocol):
-            return JournalStep(
+            found = JournalStep(
                 do="serveMps",
                 gpu=gpu,
                 memory_limit=memory,
@@ -235,17 +236,20 @@ def _write_step(step: Step) -> JournalStep:
                 protocol=protocol,
             )
         case MpsNamespace(gpu, name, memory, percent):
-            return JournalStep(
+            found = JournalStep(
                 do="mpsNamespace",
                 gpu=gpu,
                 name=name,
                 memory_limit=memory,
                 percent_limit=percent,
             )
+        case LimitPod(gpu, pod, memory):
+            found = JournalStep(do="limitPod", gpu=gpu, pod=pod, memory_limit=memory)
         case SetTimeSlice(gpu, interval):
-            return JournalStep(do="setTimeSlice", gpu=gpu, interval=interval_name(interval))
+            found = JournalStep(do="setTimeSlice", gpu=gpu, interval=interval_name(interval))
         case _:
             assert_never(step)
+    return found
 
 
 def _read_step(step: JournalStep) -> Step:
@@ -276,5 +280,6 @@ _READ_STEP: Mapping[str, Callable[[GpuUuid, JournalStep], Step]] = {
     "mpsNamespace": lambda gpu, step: MpsNamespace(
         gpu, step.name, step.memory_limit, step.percent_limit
     ),
+    "limitPod": lambda gpu, step: LimitPod(gpu, step.pod, step.memory_limit or 0),
     "setTimeSlice": _read_time_slice,
 }

@@ -14,6 +14,7 @@ from driver.model.shares import Limits, Share
 from driver.model.steps import ServeMps, TimeSliceInterval
 from driver.model.units import Bytes, binary_quantity
 from driver.plan.kinds import NO_LIMITS
+from driver.plan.limits import CGROUP
 
 MIB = 1 << 20
 _NAMED = 3  # holders in an error's text
@@ -125,7 +126,9 @@ def mps_share(
     got = taken(device, allocation)
     memory, percent = _limits(got, allocation)
     limits = _worth(serve, memory, percent)
-    check_enforcement(allocation, limits, capped=percent is not None)
+    if not device.no_cgroup:
+        limits = Limits(CGROUP, limits.compute)
+    check_enforcement(allocation, limits, capped=percent is not None, no_cgroup=device.no_cgroup)
     named = namespace_name(claim.uid, allocation.position) if serve.protocol >= 3 else None
     return Share(
         memory=got.memory,
@@ -170,25 +173,29 @@ def check_kind(device: SharedGpu, allocation: Allocation, *foreign: str) -> None
         raise InvalidConfigError([not_for(key, device.name) for key in wrong])
 
 
-def check_enforcement(allocation: Allocation, limits: Limits, *, capped: bool) -> None:
-    """A config's ``requireEnforcement``; compute counts where it is capped at all.
+def check_enforcement(
+    allocation: Allocation, limits: Limits, *, capped: bool, no_cgroup: str = ""
+) -> None:
+    """A config's ``requireEnforcement``; compute counts where it is capped at all. ``no_cgroup``:
+    why memory is not limited by cgroup.
 
     Raises:
         ClaimError: what limits the device is weaker.
     """
     wanted = ENFORCEMENT.index(allocation.wishes.require)
     weak = [("memory", limits.memory)] if ENFORCEMENT.index(limits.memory) < wanted else []
-    if wanted == ENFORCEMENT.index("cgroup"):
+    if wanted == ENFORCEMENT.index(CGROUP):
         wanted -= 1  # there is none for compute; the next weaker is its strongest
     if capped and ENFORCEMENT.index(limits.compute) < wanted:
         weak.append(("compute", limits.compute))
     if weak:
         found = " and ".join(f"{what} is limited by {by}" for what, by in weak)
+        here = f" (here: {no_cgroup})" if no_cgroup else ""
         raise ClaimError(
             f"device {allocation.device}: its config demands limits that are worth at least "
             f"{allocation.wishes.require} (requireEnforcement), but {found}; mpsProcess needs "
             "equal shares (shareSize in the node policy), mpsNamespace the NVIDIA driver R615, "
-            "hardware a MIG partition or a whole card"
+            f"cgroup that driver and cgroup v2{here}, hardware a MIG partition or a whole card"
         )
 
 

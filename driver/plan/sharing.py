@@ -1,5 +1,7 @@
 """The shared devices that cards could have, and how their MPS daemons run."""
 
+from dataclasses import replace
+
 from api.policy import GpuPolicy, NodePolicy
 from api.policy_sharing import MOST_SHARES, ShareSize
 from driver.model.devices import MpsGpu, SharedGpu, TimeSlicedGpu
@@ -8,13 +10,14 @@ from driver.model.ids import DeviceName
 from driver.model.shares import Limits, MpsFacts, SharingFacts
 from driver.model.steps import ServeMps, TimeSliceInterval
 from driver.model.units import Bytes
+from driver.plan.limits import CGROUP
 from driver.plan.names import device_names, mps_name, timeslice_name
 from driver.plan.partitions import rule_of, whole_toggle
 from driver.plan.topology import pci_order
 
 _MIB = 1 << 20
 _VOLTA = (7, 0)  # compute capability; before it MPS has no limits
-_V3_BRANCH = 615  # of the NVIDIA driver: the first with MPS namespaces
+_NEW_BRANCH = 615  # of the NVIDIA driver: the first with MPS namespaces and limits by cgroup
 _LEAST = 2 * _MIB  # of a capacity with steps of 1Mi from 1Mi on
 
 NO_SHARING = SharingFacts()
@@ -32,17 +35,38 @@ def shared_devices(
     names = device_names(gpu.uuid for gpu in cards)
     known = facts.mps or MpsFacts()
     protocol = _protocol(known, inventory.driver_version)
+    no_cgroup = why_no_cgroup(facts.no_cgroup, inventory.driver_version)
     rules = [(names[gpu.uuid], gpu, rule_of(gpu, policy)) for gpu in cards]
-    mps = (_mps(name, gpu, rule, protocol, known.multi_user) for name, gpu, rule in rules)
+    found = (_mps(name, gpu, rule, protocol, known.multi_user) for name, gpu, rule in rules)
+    mps = (each and _limited(each, no_cgroup) for each in found)
     turns = (_turns(name, gpu, rule, facts.intervals) for name, gpu, rule in rules)
     return (*(each for each in mps if each is not None), *turns)
 
 
 def _protocol(facts: MpsFacts, driver_version: str) -> int:
     """3 where both sides have it: the control program, and the driver that enforces."""
+    return 3 if 3 in facts.protocols and has_new_driver(driver_version) else 2
+
+
+def has_new_driver(driver_version: str) -> bool:
+    """Whether it has MPS namespaces and memory limits by cgroup."""
     branch = driver_version.partition(".")[0]
-    new_enough = branch.isdigit() and int(branch) >= _V3_BRANCH
-    return 3 if 3 in facts.protocols and new_enough else 2
+    return branch.isdigit() and int(branch) >= _NEW_BRANCH
+
+
+def why_no_cgroup(problem: str, driver_version: str) -> str:
+    """Why the memory of shares is not limited by cgroup; empty where it is. ``problem``: what the
+    node lacks for it beside the driver."""
+    if not has_new_driver(driver_version):
+        return f"the NVIDIA driver is {driver_version or 'unknown'}, R{_NEW_BRANCH} has it first"
+    return problem
+
+
+def _limited(device: MpsGpu, no_cgroup: str) -> MpsGpu:
+    """Of MPS's own limits, those for compute stay what they are."""
+    if no_cgroup:
+        return replace(device, no_cgroup=no_cgroup)
+    return replace(device, limits=Limits(CGROUP, device.limits.compute))
 
 
 def _mps(

@@ -7,9 +7,10 @@ from typing import Any
 from driver.model.claims import Held, Record
 from driver.model.gpu import Gpu
 from driver.model.ids import GpuUuid
-from driver.model.shares import Share
+from driver.model.shares import Limits, Share
 from driver.model.units import Bytes, binary_quantity
 from driver.plan.kinds import limits_of_held
+from driver.plan.limits import CGROUP
 
 _MAX_MESSAGE = 32_768  # of a condition (metav1.Condition)
 
@@ -129,10 +130,16 @@ def _share_message(held: Held, share: Share, card: str) -> str:
         parts.append("compute not capped")
     else:
         parts.append(f"compute {share.percent_limit} % limited by {by.compute}")
-    parts.append("for each process by itself")
+    parts.append(_for_whom(by))
     if not share.multi_user:
         parts.append("containers of other user ids on the card wait until this one's end")
     return "; ".join(parts)
+
+
+def _for_whom(by: Limits) -> str:
+    if by.memory == CGROUP:
+        return "memory for each pod as a whole, compute for each process by itself"
+    return "for each process by itself"
 
 
 def _data(held: Held, gpu: Gpu | None) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from driver.model.claims import ClaimState, Record
 from driver.model.gpu import ComputeMode
 from driver.model.ids import GpuUuid
 from driver.model.steps import ServeMps, SetComputeMode, Step
+from driver.plan.limits import given
 
 
 def unneeded(gpu: GpuUuid, records: Iterable[Record], *, served: bool) -> tuple[Step, ...]:
@@ -31,3 +32,8 @@ def unserved(records: Iterable[Record], served: Set[GpuUuid]) -> tuple[Record, .
         if record.state is ClaimState.COMPLETED
         and any(isinstance(step, ServeMps) and step.gpu not in served for step in record.steps)
     )
+
+
+def limiting(records: Iterable[Record]) -> tuple[Record, ...]:
+    """Records of prepared claims whose pods are limited by cgroup."""
+    return tuple(each for each in records if each.state is ClaimState.COMPLETED and given(each))

@@ -235,7 +235,8 @@ def set_privileged(root: Path, privileged: bool) -> None:
 
 
 def set_driver_version(root: Path, version: str) -> None:
-    """Install another driver. Branch 535 and older lack the calls that their library lacks.
+    """Install another driver. Branch 535 and older lack the calls that their library lacks, those
+    before R615 memory limits by cgroup.
 
     Raises:
         ValueError: not a version such as ``580.105.08``.
@@ -280,10 +281,10 @@ def reset(root: Path, index: int) -> None:
 def reboot(root: Path, *, permute_minors: bool = False) -> None:
     """Restart the node: new boot id, and of each card only what its own memory keeps.
 
-    Lost everywhere: instances, processes, compute mode, time slice, volatile ECC counts, links
-    turned off, a lost state. MIG mode survives on Ampere and is off on Hopper and newer.
-    ``permute_minors`` gives the cards other minor numbers, as a changed probe order does. Injected
-    faults stay.
+    Lost everywhere: instances, processes, compute mode, time slice, memory limits of cgroups,
+    volatile ECC counts, links turned off, a lost state. MIG mode survives on Ampere and is off on
+    Hopper and newer. ``permute_minors`` gives the cards other minor numbers, as a changed probe
+    order does. Injected faults stay.
     """
     store = Store(root)
     with store.update() as world:
@@ -292,7 +293,7 @@ def reboot(root: Path, *, permute_minors: bool = False) -> None:
         for index, state in world.gpus.items():
             _reset(store.root, index, state)
             state.lost, state.compute_mode, state.links_down = False, 0, []
-            state.time_slice = 0
+            state.time_slice, state.memory_limits = 0, []
             if not needs_reset:
                 state.mig_current = state.mig_pending = False
         if permute_minors:

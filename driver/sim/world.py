@@ -61,6 +61,17 @@ class GpuInstance:
 
 
 @dataclass(slots=True)
+class MemoryLimit:
+    """What the processes of a cgroup may have of a card's memory together, in bytes. The inode
+    tells a folder from a later one of the same name: with its cgroup a limit is gone."""
+
+    path: str
+    inode: int
+    soft: int
+    hard: int
+
+
+@dataclass(slots=True)
 class GpuState:
     """What changes on one card. ECC counts without ``_ever`` end at a reboot."""
 
@@ -83,6 +94,7 @@ class GpuState:
     remapped_pending: bool = False
     remapped_failure: bool = False
     links_down: list[int] = field(default_factory=list)
+    memory_limits: list[MemoryLimit] = field(default_factory=list)
 
     def find(self, gpu_instance: int) -> GpuInstance | None:
         """The GPU instance with this id."""
@@ -200,6 +212,7 @@ def decode(raw: bytes) -> World:
 def _gpu(data: dict[str, Any]) -> GpuState:
     data["processes"] = [Process(**process) for process in data.get("processes", [])]
     data["instances"] = [_instance(instance) for instance in data.get("instances", [])]
+    data["memory_limits"] = [MemoryLimit(**limit) for limit in data.get("memory_limits", [])]
     return GpuState(**data)
 
 

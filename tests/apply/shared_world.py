@@ -3,19 +3,20 @@ and recovery, with the scheduler's stand-in handing the claims out. All of it in
 
 import random
 from collections.abc import Iterable, Mapping, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations
 from typing import Any
 
 from api.policy import NodePolicy
 from driver.model.claims import ClaimState, Record
 from driver.model.devices import Device, MpsGpu
-from driver.model.gpu import ComputeMode, Gpu
+from driver.model.gpu import ComputeMode, Gpu, Inventory
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import Place, overlap
 from driver.model.shares import SharingFacts
 from driver.model.steps import (
     EnsureMigMode,
+    LimitPod,
     MpsNamespace,
     ServeMps,
     SetComputeMode,
@@ -27,12 +28,13 @@ from driver.model.view import MpsFolders, NodeView
 from driver.plan.allocatable import allocatable, node_devices
 from driver.plan.layout import EVERYTHING
 from driver.plan.resources import driver_resources
+from driver.pods import pods_of
 from kubeletplugin.plan_publish import Identity, plan_publish
 from kubeletplugin.testing.allocator import AllocationError, State, choose
 from kubeletplugin.testing.allocator_capacity import counters_left, taken
 from tests.apply.cut_world import Cards, CutWorld, Hardware, Node, Process, Touches, drive, uid
 from tests.plan.builders import DRIVER, POOL, cuttable, inventory
-from tests.plan.shared import GIB, policy
+from tests.plan.shared import GIB, NEW_DRIVER, policy
 
 CLASSES: Mapping[str, Any] = {"any": {"spec": {}}}
 TURNS = {"apiVersion": f"{DRIVER}/v1alpha1", "kind": "TimeSliceConfig", "interval": "Long"}
@@ -47,6 +49,8 @@ class SharedCards(Cards):
     namespaces: dict[GpuUuid, dict[str, MpsNamespace]] = field(default_factory=dict)
     intervals: dict[GpuUuid, TimeSliceInterval] = field(default_factory=dict)
     starts: int = 0
+    pods: set[str] = field(default_factory=set)  # that have a cgroup
+    limits: dict[tuple[GpuUuid, str], int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.devices = _devices(self.gpus, self.policy, self.facts)
@@ -55,6 +59,8 @@ class SharedCards(Cards):
         super().reboot()
         for effects in (self.compute_modes, self.daemons, self.namespaces, self.intervals):
             effects.clear()
+        self.limits.clear()
+        self.pods.clear()
 
 
 class SharedHardware(Hardware):
@@ -76,6 +82,8 @@ class SharedHardware(Hardware):
                 assert gpu in self.cards.daemons
                 there = self.cards.namespaces.setdefault(gpu, {})
                 self._touch("namespace", lambda: there.update({name: step}))
+            case LimitPod(gpu, pod, memory):
+                self._touch("limit", lambda: self.cards.limits.update({(gpu, pod): memory}))
             case SetTimeSlice(gpu, interval):
                 self._touch("interval", lambda: self.cards.intervals.update({gpu: interval}))
             case _:
@@ -93,6 +101,8 @@ class SharedHardware(Hardware):
             case MpsNamespace(gpu, name):
                 there = self.cards.namespaces.get(gpu, {})
                 self._touch("namespace ends", lambda: there.pop(name, None))
+            case LimitPod(gpu, pod):
+                self._touch("limit ends", lambda: self.cards.limits.pop((gpu, pod), None))
             case SetTimeSlice(gpu):
                 self._touch("interval back", lambda: self.cards.intervals.pop(gpu, None))
             case _:
@@ -106,10 +116,15 @@ class SharedHardware(Hardware):
                 return self.cards.daemons.get(gpu, (None, 0))[0] == step
             case MpsNamespace(gpu, name):
                 return self.cards.namespaces.get(gpu, {}).get(name) == step
+            case LimitPod(gpu, pod, memory):
+                return pod not in self.cards.pods or self.cards.limits.get((gpu, pod)) == memory
             case SetTimeSlice(gpu, interval):
                 return self.cards.intervals.get(gpu) is interval
             case _:
                 return super().present(step)
+
+    def has_cgroup(self, pod: str) -> bool:
+        return pod in self.cards.pods
 
     def _start(self, step: ServeMps) -> None:
         self.cards.starts += 1
@@ -136,8 +151,18 @@ class SharedProcess(Process):
     hardware = SharedHardware
     node_of = SharedNode
 
+    def __init__(self, cards: SharedCards, touches: Touches) -> None:
+        super().__init__(cards, touches)
+        self.records = cards.records
+
     def prepare_claim(self, raw: Any) -> None:
         drive(self.driver.prepare(raw))
+
+    def limit_pods(self, raw: Any) -> None:
+        """As upkeep does for every claim."""
+        record = self.records.get(ClaimUid(raw["metadata"]["uid"]))
+        if record is not None and record.state is ClaimState.COMPLETED:
+            self.driver.limit(record, pods_of(raw).keys())
 
 
 class SharedWorld(CutWorld):
@@ -170,8 +195,21 @@ class SharedWorld(CutWorld):
             allocation = choose(claim, CLASSES, state)
         except AllocationError:
             return None
-        self.claims[n] = claim | {"status": {"allocation": allocation}}
+        pods = [{"resource": "pods", "name": pod(k), "uid": pod(k)} for k in pods_for(n)]
+        self.claims[n] = claim | {"status": {"allocation": allocation, "reservedFor": pods}}
+        self.come(n)
         return self.claims[n]
+
+    def come(self, n: int) -> None:
+        """The kubelet starts the pods of claim ``n``: their cgroups are there."""
+        self.cards.pods |= pods_of(self.claims[n]).keys()
+
+    def go(self, k: int) -> None:
+        """A pod's cgroup is removed, and with it its limits."""
+        self.cards.pods.discard(pod(k))
+        for gpu, name in list(self.cards.limits):
+            if name == pod(k):
+                del self.cards.limits[gpu, name]
 
     # Invariants --------------------------------------------------------------------------
 
@@ -207,6 +245,13 @@ class SharedWorld(CutWorld):
         there |= {SetTimeSlice(gpu, each) for gpu, each in cards.intervals.items()}
         kinds = (SetComputeMode, ServeMps, MpsNamespace, SetTimeSlice)
         assert there == {step for step in steps if isinstance(step, kinds)}
+        wanted: dict[tuple[GpuUuid, str], int] = {}
+        for record in cards.records.values():
+            for step in record.steps:
+                if isinstance(step, LimitPod) and step.pod in cards.pods:
+                    key = step.gpu, step.pod
+                    wanted[key] = wanted.get(key, 0) + step.memory
+        assert cards.limits == wanted
         modes = {step.gpu: step.on for step in steps if isinstance(step, EnsureMigMode)}
         assert all(not modes.get(gpu) for gpu in cards.daemons)
 
@@ -232,6 +277,15 @@ class SharedWorld(CutWorld):
         self._before = {}
 
 
+def pod(k: int) -> str:
+    return f"{k:08x}-1111-4000-8000-000000000000"
+
+
+def pods_for(n: int) -> tuple[int, int]:
+    """Claims share pods: claims 1 and 9 have the same two, claim 2 one of them."""
+    return n % 4, (n + 1) % 4
+
+
 _PUBLISHED: dict[Any, State] = {}
 _DEVICES: dict[Any, dict[DeviceName, Device]] = {}
 
@@ -240,7 +294,7 @@ def _published(gpus: tuple[Gpu, ...], rule: NodePolicy, facts: SharingFacts) -> 
     """Made once for all worlds that are alike."""
     key = gpus[0].product, rule.gpus, facts
     if key not in _PUBLISHED:
-        node = inventory(*gpus)
+        node = _node(gpus, facts)
         found = allocatable(node, rule, sharing=facts)
         pool = driver_resources(found, node, {}, pool=POOL, features=EVERYTHING)
         objects = list(plan_publish(pool, [], Identity(DRIVER, POOL)).create)
@@ -248,12 +302,19 @@ def _published(gpus: tuple[Gpu, ...], rule: NodePolicy, facts: SharingFacts) -> 
     return _PUBLISHED[key]
 
 
+def _node(gpus: tuple[Gpu, ...], facts: SharingFacts) -> Inventory:
+    """With a driver that has what the control program has."""
+    found = inventory(*gpus)
+    newest = facts.mps is not None and 3 in facts.mps.protocols
+    return replace(found, driver_version=NEW_DRIVER) if newest else found
+
+
 def _devices(
     gpus: tuple[Gpu, ...], rule: NodePolicy, facts: SharingFacts
 ) -> dict[DeviceName, Device]:
     key = gpus[0].product, rule.gpus, facts
     if key not in _DEVICES:
-        known = node_devices(inventory(*gpus), rule, sharing=facts)
+        known = node_devices(_node(gpus, facts), rule, sharing=facts)
         _DEVICES[key] = {each.name: each for each in known}
     return _DEVICES[key]
 

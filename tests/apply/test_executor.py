@@ -25,6 +25,9 @@ class Stuck:
     def present(self, step):
         raise HardwareError("present", "GPU is lost")
 
+    def has_cgroup(self, pod):
+        return False
+
 
 def test_a_claim_without_steps_is_one_record(tmp_path):
     world = World(tmp_path)

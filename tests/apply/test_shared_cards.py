@@ -11,15 +11,16 @@ from driver.errors import ClaimError, DriverError
 from driver.model.ids import ClaimUid
 from driver.model.shares import SharingFacts
 from tests.apply.cut_world import Crash, Touches, uid
-from tests.apply.shared_world import SharedWorld, long_turns, request
+from tests.apply.shared_world import SharedWorld, long_turns, pod, request
 from tests.apply.world import Fault, crash, failure
-from tests.plan.shared import V2, V3
+from tests.plan.shared import PODS, V2, V3
 
 SEQUENCES = 10_000
 CHUNKS = 5
 WORLDS: dict[str, tuple[str, SharingFacts, dict[str, Any]]] = {
     "h100": ("h100-80gb", V2, {}),
     "namespaces": ("h200", V3, {"defaultShares": "4"}),
+    "pods": ("h100-80gb", PODS, {"defaultShares": "5"}),
     "equal": ("h100-80gb", V2, {"shareSize": "{memory: 20Gi, computePercent: 25}"}),
     "turns": ("b200", V2, {"timeSlice": "{interval: Short, replicas: 3}"}),
 }
@@ -37,14 +38,17 @@ class Story:
 
     def __init__(self, world: str, seed: str) -> None:
         self.rng = random.Random(seed)  # noqa: S311 - reproducible
+        self.name = world
         self.world = make(world)
         self.process = self.world.start()
         self.profiles = [each.name for each in self.world.cards.gpus[0].mig_profiles]
 
     def run(self, steps: int) -> None:
-        acts = (self.claim, self.claim, self.claim, self.end, self.end, self.again, self.forge)
+        acts = [self.claim, self.claim, self.claim, self.end, self.end, self.again, self.forge]
+        acts += [self.reboot, self.kill]
+        acts += [self.come, self.go] if self.name == "pods" else []
         for _ in range(steps):
-            self.rng.choice((*acts, self.reboot, self.kill))()
+            self.rng.choice(acts)()
             self.world.check_daemons()
         self.kill()
 
@@ -63,7 +67,28 @@ class Story:
 
     def again(self) -> None:
         if self.world.claims:
-            self.prepare(self.rng.choice(list(self.world.claims)), may_refuse=True)
+            n = self.rng.choice(list(self.world.claims))
+            self.world.come(n)
+            self.prepare(n, may_refuse=True)
+
+    def come(self) -> None:
+        """Pods join a prepared claim, of which the kubelet says nothing; upkeep finds them."""
+        if not self.world.claims:
+            return
+        n = self.rng.choice(list(self.world.claims))
+        self.world.come(n)
+        faulty = self.fault()
+        try:
+            self.process.limit_pods(self.world.claims[n])
+        except DriverError:
+            assert faulty
+        except Crash:
+            self.kill()
+        finally:
+            self.process.touches.fault = None
+
+    def go(self) -> None:
+        self.world.go(self.rng.randrange(4))
 
     def forge(self) -> None:
         """An allocation that no sound scheduler makes: refused, or it fits all the same."""
@@ -174,6 +199,80 @@ def test_every_accident_leaves_all_or_nothing_and_other_shares_alone(world, kind
             here.recover()
             here.check(bystanders)
             if not touches.struck:
+                return
+    pytest.fail("it never ends")
+
+
+def test_a_pod_has_the_sum_of_what_its_claims_give_it():
+    world = make("pods")
+    (record,) = two_shares(world)
+    gpu, size = record.held[0].gpu, 20 << 30
+    assert world.cards.limits == {(gpu, pod(1)): size, (gpu, pod(2)): size}
+    process = world.start()
+    process.prepare_claim(world.claims[1])
+    assert world.cards.limits == {(gpu, pod(1)): 2 * size, (gpu, pod(2)): 2 * size}
+    world.go(2)
+    world.check()
+    process.unprepare(9)
+    assert world.cards.limits == {(gpu, pod(1)): size}
+    world.come(1)
+    process.limit_pods(world.claims[1])
+    assert world.cards.limits == {(gpu, pod(1)): size, (gpu, pod(2)): size}
+    world.check()
+    process.unprepare(1)
+    assert world.cards.limits == {}
+    world.check()
+
+
+def test_a_claim_whose_pods_are_not_there_is_refused_and_nothing_is_left():
+    world = make("pods")
+    two_shares(world)
+    world.cards.pods.clear()
+    world.cards.limits.clear()
+    with pytest.raises(ClaimError, match=r"is reserved for pods .*none has a cgroup"):
+        world.start().prepare_claim(world.claims[1])
+    world.check()
+    world.claims[1]["status"]["reservedFor"] = []
+    with pytest.raises(ClaimError, match=r"reserved for no pod \(status.reservedFor\)"):
+        world.start().prepare_claim(world.claims[1])
+    world.check()
+
+
+def test_pods_that_come_after_a_reboot_are_limited_by_the_next_prepare():
+    world = make("pods")
+    (record,) = two_shares(world)
+    world.cards.reboot()
+    world.forget_daemons()
+    world.recover()
+    assert world.cards.limits == {}
+    world.come(9)
+    world.start().prepare_claim(world.claims[9])
+    assert world.cards.limits == {(record.held[0].gpu, pod(k)): 20 << 30 for k in (1, 2)}
+    world.check()
+
+
+@pytest.mark.parametrize("kind", MAKES)
+def test_every_accident_while_a_pod_joins_can_be_mended(kind):
+    for at in range(1, 30):
+        for after in (False, True):
+            here = make("pods")
+            two_shares(here)
+            here.start().prepare_claim(here.claims[1])
+            here.claims[1]["status"]["reservedFor"] += [
+                {"resource": "pods", "name": "joins", "uid": pod(3)}
+            ]
+            here.come(1)
+            touches = Touches(Fault(at, MAKES[kind], after))
+            process = here.start(touches)
+            with suppress(Crash, DriverError):
+                process.limit_pods(here.claims[1])
+            here.recover()
+            here.check()
+            here.start().limit_pods(here.claims[1])
+            here.check()
+            assert sum(name == pod(3) for _, name in here.cards.limits) == 1
+            if not touches.struck:
+                assert touches.log == ["put", "limit"]
                 return
     pytest.fail("it never ends")
 

@@ -77,6 +77,9 @@ class TouchedNode:
     def present(self, step: Step) -> bool:
         return self.touches.touch("present", lambda: step in self.effects)
 
+    def has_cgroup(self, pod: str) -> bool:
+        raise AssertionError(f"nobody asks for pod {pod}")
+
 
 @dataclass
 class TouchedJournal:

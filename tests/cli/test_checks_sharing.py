@@ -9,7 +9,7 @@ import pytest
 from cli.checks import sharing
 from driver.model.ids import GpuUuid
 from driver.settings import Settings
-from driver.sim import control, seam, setup
+from driver.sim import cgroups, control, seam, setup
 from mps.protocol import CardSpec
 from tests.hw.supervisor import INFO, FakeSupervisor
 
@@ -82,6 +82,7 @@ def settings(tmp_path):
         cdi_dir=tmp_path / "cdi",
         simulate="h100-80gb:1",
         simulate_root=tmp_path / "sim",
+        cgroup_root=tmp_path / "cgroup",
         mps_socket=tmp_path / "none.sock",
     )
     seam.uninstall()
@@ -112,3 +113,26 @@ def test_a_supervisor_that_answers_is_looked_at(settings, monkeypatch):
 def test_without_nvml_the_rest_is_said(settings):
     control.set_library(settings.simulate_root, "missing")
     assert "time slices" not in levels(sharing.check(settings))
+
+
+def pod_limits(settings):
+    (found,) = (e for e in sharing.check(settings) if e.check == "memory limits by cgroup")
+    return found.level, found.found
+
+
+def test_whether_pods_can_be_limited_is_said(settings):
+    root = settings.simulate_root
+    assert pod_limits(settings) == (
+        "ok",
+        "not offered: the NVIDIA driver is 580.105.08, R615 has it first",
+    )
+    control.set_driver_version(root, "615.71.09")
+    level, text = pod_limits(settings)
+    assert (level, "is not a cgroup v2 hierarchy" in text) == ("warn", True)
+    cgroups.make_root(settings.cgroup_root)
+    assert pod_limits(settings) == (
+        "ok",
+        "driver 615.71.09 can limit pods, their cgroups are there",
+    )
+    control.set_mig_mode(root, 0, on=True)
+    assert pod_limits(settings) == ("ok", "no card that is not in MIG mode tells now")

@@ -26,7 +26,7 @@ from driver.plan.names import device_names
 from driver.plan.prepare import plan_prepare
 from driver.plugin import GpuDriver, Identity
 from driver.sharing import Seen
-from driver.sim import control, topology
+from driver.sim import cgroups, control, topology
 from driver.sim.profiles import PROFILES
 from driver.sim.store import Store
 from driver.state.boot import boot_id
@@ -221,6 +221,20 @@ class Machine:
     def device(self, index: int) -> str:
         uuids = self.uuids
         return device_names(uuids)[uuids[index]]
+
+    @property
+    def cgroups(self) -> Path:
+        return self.root / "sys/fs/cgroup"
+
+    def start_pod(self, n: int) -> Path:
+        """The cgroup that the kubelet makes for pod ``n``."""
+        return cgroups.add_pod(self.cgroups, pod_uid(n))
+
+    def pod_limits(self, index: int = 0) -> dict[str, int]:
+        """Limits of pods on a card, hard as soft, by the last part of their path."""
+        found = Store(self.root).read().gpu(index).memory_limits
+        assert all(each.soft == each.hard for each in found)
+        return {Path(each.path).name: each.hard for each in found}
 
     def compute_mode(self, index: int) -> int:
         return Store(self.root).read().gpu(index).compute_mode

@@ -33,6 +33,7 @@ def settings_of(root: Path, machine: Machine, **changes: Any) -> Settings:
         cdi_dir=root / "cdi",
         simulate="h100-80gb:2",
         simulate_root=machine.root,
+        cgroup_root=machine.root / "sys/fs/cgroup",
         policy_file=policy,
         mps_socket=None,
         http_address="",

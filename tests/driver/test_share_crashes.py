@@ -15,7 +15,7 @@ import pytest
 from driver.apply.executor import Executor
 from driver.hw.card import Cards
 from driver.model.claims import ClaimState
-from driver.model.steps import Step
+from driver.model.steps import LimitPod, Step
 from driver.plugin import GpuDriver
 from driver.sim import control
 from tests.apply.world import Crash, Fault, TouchedCdi, TouchedJournal, Touches, crash
@@ -36,6 +36,9 @@ class TouchedCards:
 
     def present(self, step: Step) -> bool:
         return self.touches.touch("present", lambda: self.cards.present(step))
+
+    def has_cgroup(self, pod: str) -> bool:
+        return self.cards.has_cgroup(pod)
 
 
 class World:
@@ -74,12 +77,19 @@ class World:
         records = parts.journal.all()
         assert all(record.state is ClaimState.COMPLETED for record in records)
         steps = [step for record in records for step in record.steps]
-        assert all(map(parts.hardware.present, steps))
+        assert all(map(parts.executor.stands, records))
         shared = bool(records)
         assert self.machine.compute_mode(0) == (EXCLUSIVE if shared else 0)
         cards = self.rig.client.cards()
         assert [state.spec.gpu for state in cards] == ([self.machine.uuids[0]] if shared else [])
         gpus = [state.spec.gpu for state in cards]
+        there = [path.name for path in self.machine.cgroups.rglob("*pod0*")]
+        limits: dict[str, int] = {}
+        for step in steps:
+            if isinstance(step, LimitPod):
+                (name,) = (each for each in there if step.pod.replace("-", "_") in each)
+                limits[name] = limits.get(name, 0) + step.memory
+        assert self.machine.pod_limits() == limits
         spaces = {each.name for gpu in gpus for each in self.rig.client.namespaces(gpu)}
         wanted = {held.share.namespace for record in records for held in record.held if held.share}
         assert spaces == wanted - {None}
@@ -88,11 +98,15 @@ class World:
         }
 
 
-@pytest.fixture(params=["580", "615"])
+@pytest.fixture(params=["580", "615", "615 with cgroup v2"])
 def world(request, machine):
+    branch, _, cgroup = request.param.partition(" ")
+    if cgroup:
+        for n in (1, 9):
+            machine.start_pod(n)
     root = Path(tempfile.mkdtemp(prefix="s", dir="/tmp"))
-    control.set_driver_version(machine.root, f"{request.param}.71.09")
-    rig = Rig(root, request.param)
+    control.set_driver_version(machine.root, f"{branch}.71.09")
+    rig = Rig(root, branch)
     with rig.process():
         yield World(machine, rig)
     rig.end()

@@ -12,7 +12,7 @@ import pytest
 from driver.sim import control
 from driver.sim.store import Store
 from tests.driver.cluster import devices_told, events, published
-from tests.driver.machine import EXCLUSIVE, share
+from tests.driver.machine import EXCLUSIVE, pod_uid, share
 from tests.driver.nodes import prepare, unprepare
 from tests.mps.rig import Rig
 from tests.polling import eventually
@@ -110,6 +110,28 @@ async def test_a_plugin_that_is_replaced_leaves_daemons_alone(machine, api, node
         assert answer.error == ""
         assert rig.daemons() == before
         await unprepare(await again.registered(), claim)
+
+
+async def test_a_pod_that_joins_a_claim_is_limited_by_its_cgroup(machine, api, node, rig, options):
+    control.set_driver_version(machine.root, "615.71.09")
+    for n in (1, 2):
+        machine.start_pod(n)
+    with rig.process():
+        one = await node(**options)
+        claim = await allocated(api, "a", f"{machine.device(0)}-mps", memory="3Gi", percent=0)
+        plugin = await one.registered()
+        assert (await prepare(plugin, claim)).error == ""
+        assert list(machine.pod_limits().values()) == [3 << 30]
+        await eventually(lambda: devices_told(api, "a"))
+        assert devices_told(api, "a")[0]["data"]["memoryLimit"] == "cgroup"
+        found = await api.client().get(f"{CLAIMS}/a")
+        found["status"]["reservedFor"].append(
+            {"resource": "pods", "name": "pod-2", "uid": pod_uid(2)}
+        )
+        await api.client().update(f"{CLAIMS}/a/status", found)
+        await eventually(lambda: list(machine.pod_limits().values()) == [3 << 30] * 2)
+        assert await unprepare(plugin, claim) == ""
+        assert machine.pod_limits() == {}
 
 
 async def test_the_watchdog_writes_a_condition_and_takes_it_back(machine, api, node, rig, options):

@@ -4,8 +4,10 @@ import pytest
 
 from driver.model.gpu import ComputeMode
 from driver.model.steps import SetComputeMode
+from driver.pods import ClaimPods
 from driver.sim import control
 from driver.upkeep import Upkeep
+from kubeletplugin.contract import ClaimRef
 from mps.protocol import CardSpec, MpsRefusedError
 from tests.driver.machine import EXCLUSIVE, claim, share
 from tests.driver.test_shares import mps
@@ -17,6 +19,9 @@ class Told:
 
     def node_event(self, kind: str, reason: str, note: str) -> None:
         self.notes.append(f"{reason}: {note}")
+
+    def claim_event(self, ref: ClaimRef, kind: str, reason: str, note: str) -> None:
+        self.notes.append(f"{ref.name}: {reason}: {note}")
 
 
 @pytest.fixture
@@ -31,7 +36,7 @@ def told():
 
 @pytest.fixture
 def upkeep(parts, told):
-    return Upkeep(parts.hardware, parts.journal, parts.driver, parts.lanes, told)
+    return Upkeep(parts.hardware, parts.journal, parts.driver, parts.lanes, told, ClaimPods())
 
 
 async def look(upkeep, parts, times=2):
@@ -127,7 +132,7 @@ async def test_a_lost_card_does_not_stop_the_others(machine, parts, upkeep, supe
 async def test_without_a_supervisor_modes_are_looked_at_all_the_same(machine, told):
     machine.supervisor = None
     parts = machine.start()
-    upkeep = Upkeep(parts.hardware, parts.journal, parts.driver, parts.lanes, told)
+    upkeep = Upkeep(parts.hardware, parts.journal, parts.driver, parts.lanes, told, ClaimPods())
     parts.hardware.do(SetComputeMode(machine.uuids[0], ComputeMode.EXCLUSIVE_PROCESS))
     await look(upkeep, parts)
     assert machine.compute_mode(0) == 0

@@ -16,6 +16,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 V2 = SharingFacts(mps=MpsFacts((2,), multi_user=True), intervals=True)
 V3 = SharingFacts(mps=MpsFacts((2, 3), multi_user=True), intervals=True)
+PODS = replace(V3, no_cgroup="")
 NEW_DRIVER = "615.71.09"
 CARD = gpu(0)
 MEMORY = 81_008 * MIB  # what card 0 has to share

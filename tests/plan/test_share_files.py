@@ -17,6 +17,7 @@ from driver.model.shares import Consumed, Limits, MpsFacts, Share, SharingFacts,
 from driver.model.steps import (
     CreateMigDevice,
     EnsureMigMode,
+    LimitPod,
     MpsNamespace,
     ServeMps,
     SetTimeSlice,
@@ -28,6 +29,7 @@ from driver.plan.cdi import cdi_spec
 from driver.plan.cdi_rules import validate_spec
 from driver.plan.claims import parse_claim
 from driver.plan.facts import sharing_from_dict, sharing_to_dict
+from driver.plan.limits import limited
 from driver.plan.names import card_part
 from driver.plan.prepare import plan_prepare
 from driver.plan.reconcile import ClaimView, Clock, Release, Wait, decide
@@ -44,11 +46,12 @@ from tests.plan.builders import (
     result,
     view,
 )
-from tests.plan.shared import GIB, MEMORY, MIB, NEW_DRIVER, V3, of, part, shared_of, wants
+from tests.plan.shared import GIB, MEMORY, MIB, NEW_DRIVER, PODS, V3, of, part, shared_of, wants
 
 CARD = gpu(0)
 MPS, TURNS = shared_of(CARD, modes="[mps, timeslice]")
 NS, _ = shared_of(CARD, V3, NEW_DRIVER, modes="[mps]")
+POD, _ = shared_of(CARD, PODS, NEW_DRIVER, modes="[mps]")
 ALONE, _ = shared_of(CARD, SharingFacts(), modes="[mps]")
 UID = "5f0e6f0a-8f1b-4d1c-9a53-0b0f5d1f8a11"
 FOLDERS = MpsFolders("/run/aliquot-mps/00000000/pipe", "/run/aliquot-mps/00000000/shm", "main")
@@ -232,6 +235,7 @@ ALLOCATIONS = st.builds(
 STEPS = st.one_of(
     st.builds(ServeMps, st.just(CARD.uuid), SIZES, PERCENTS, st.sampled_from([2, 3])),
     st.builds(MpsNamespace, st.just(CARD.uuid), st.just("a_0"), SIZES, PERCENTS),
+    st.builds(LimitPod, st.just(CARD.uuid), st.just(UID), st.integers(0, MEMORY)),
     st.builds(SetTimeSlice, st.just(CARD.uuid), st.sampled_from(TimeSliceInterval)),
     st.builds(EnsureMigMode, st.just(CARD.uuid), st.booleans(), st.booleans()),
     st.just(CreateMigDevice(CARD.uuid, "1g.10gb", 19, Placement(0, 1))),
@@ -272,8 +276,28 @@ def test_unknown_fields_of_a_share_are_kept():
     assert to_payload(from_payload(later)) == later
 
 
+def test_a_step_without_its_pod_cannot_be_trusted():
+    good = to_payload(limited(planned(part(POD), devices=(POD,)), [UID]))
+    assert good["steps"][-1] == {
+        "do": "limitPod",
+        "gpu": CARD.uuid,
+        "pod": UID,
+        "memoryLimit": 10 * GIB,
+    }
+    for key, text in (("pod", "steps[3].pod: got ''"), ("memoryLimit", "steps[3].memoryLimit")):
+        with pytest.raises(StateError) as caught:
+            from_payload(put(good, ("steps", 3, key), ""))
+        assert text in str(caught.value)
+
+
+def test_facts_of_an_older_version_are_taken_up():
+    raw = sharing_to_dict(SharingFacts())
+    del raw["no_cgroup"]
+    assert sharing_from_dict(raw) == SharingFacts()
+
+
 def test_facts_of_sharing_come_back_as_they_were():
-    for facts in (SharingFacts(), SharingFacts(MpsFacts((2, 3), multi_user=True), True)):
+    for facts in (SharingFacts(), SharingFacts(MpsFacts((2, 3), multi_user=True), True, "")):
         assert sharing_from_dict(sharing_to_dict(facts)) == facts
     bad: list[dict[str, Any]] = [{}, {"mps": {}}, {"mps": None, "x": 1}, {"mps": {"protocols": 2}}]
     for raw in bad:

@@ -1,5 +1,7 @@
 """Shared devices: what they are, where they are offered, and how they are published."""
 
+from dataclasses import replace
+
 import kubernetes_validate
 import pytest
 from hypothesis import given
@@ -21,7 +23,7 @@ from driver.plan.layout import (
 from driver.plan.resources import driver_resources
 from kubeletplugin.publish_checks import check_pool
 from tests.plan.builders import POOL, by_name, cuttable, gpu, inventory, partition, switched, whole
-from tests.plan.shared import GIB, MEMORY, MIB, NEW_DRIVER, V2, V3, policy, shared_of
+from tests.plan.shared import GIB, MEMORY, MIB, NEW_DRIVER, PODS, V2, V3, policy, shared_of
 from tests.plan.test_partition_layout import as_object, keys
 
 KEPT = frozenset({"taints", "counters", "sharing"})
@@ -115,6 +117,31 @@ def test_a_card_that_cannot_be_limited_is_still_used_in_turns(card, rule):
 def test_namespaces_need_both_the_control_program_and_the_driver(facts, driver, protocol, limits):
     mps, _ = shared_of(facts=facts, driver=driver)
     assert (mps.serve.protocol, mps.limits) == (protocol, Limits(limits, limits))
+
+
+@pytest.mark.parametrize(
+    ("facts", "driver", "memory", "why"),
+    [
+        (PODS, NEW_DRIVER, "cgroup", ""),
+        (PODS, "610.10.01", "mpsCooperative", "the NVIDIA driver is 610.10.01, R615 has it first"),
+        (PODS, "", "mpsCooperative", "the NVIDIA driver is unknown, R615 has it first"),
+        (V3, NEW_DRIVER, "mpsNamespace", "not looked at yet"),
+        (replace(V3, no_cgroup="no v2"), NEW_DRIVER, "mpsNamespace", "no v2"),
+    ],
+)
+def test_memory_is_limited_by_cgroup_where_driver_and_node_can(facts, driver, memory, why):
+    mps, _ = shared_of(facts=facts, driver=driver)
+    compute = "mpsNamespace" if driver == NEW_DRIVER else "mpsCooperative"
+    assert (mps.limits, mps.no_cgroup) == (Limits(memory, compute), why)
+
+
+def test_compute_is_never_limited_by_cgroup():
+    equal, _ = shared_of(
+        facts=replace(V2, no_cgroup=""),
+        driver=NEW_DRIVER,
+        shareSize="{memory: 20Gi, computePercent: 25}",
+    )
+    assert equal.limits == Limits("cgroup", "mpsProcess")
 
 
 # Where shared devices are offered ----------------------------------------------------------

@@ -4,7 +4,10 @@ from driver.model.claims import ClaimState, Record
 from driver.model.gpu import ComputeMode
 from driver.model.ids import GpuUuid
 from driver.model.steps import ServeMps, SetComputeMode, Step
-from driver.plan.upkeep import unneeded, unserved
+from driver.plan.prepare import plan_prepare
+from driver.plan.upkeep import limiting, unneeded, unserved
+from tests.plan.builders import BOOT, by_name
+from tests.plan.shared import NEW_DRIVER, PODS, of, part, shared_of
 from tests.state.builders import record
 
 ONE, TWO = GpuUuid("GPU-1"), GpuUuid("GPU-2")
@@ -46,3 +49,10 @@ def test_prepared_claims_without_their_daemon_are_found():
     there, gone, other = having(serve()), having(serve(TWO)), having(exclusive(TWO))
     begun = replace(gone, state=ClaimState.STARTED)
     assert unserved([there, gone, other, begun], {ONE}) == (gone,)
+
+
+def test_prepared_claims_whose_pods_are_limited_are_looked_at():
+    pods, _ = shared_of(facts=PODS, driver=NEW_DRIVER)
+    begun = plan_prepare(of("a", part(pods)), by_name(pods), (), BOOT)
+    done = replace(begun, state=ClaimState.COMPLETED)
+    assert limiting([begun, done, having(exclusive())]) == (done,)

@@ -10,6 +10,7 @@ from driver.sim.nvml import (
     events,
     health,
     instances,
+    limits,
     links,
     mig,
     migdevice,
@@ -20,7 +21,18 @@ from driver.sim.nvml.registry import SYMBOLS
 from driver.sim.nvml.session import Session
 
 # each enters its symbols on import
-FAMILIES = (system, device, health, links, mig, instances, migdevice, events, usage)
+FAMILIES = (
+    system,
+    device,
+    health,
+    links,
+    limits,
+    mig,
+    instances,
+    migdevice,
+    events,
+    usage,
+)
 
 
 class Function:

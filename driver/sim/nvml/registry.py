@@ -10,6 +10,7 @@ R = TypeVar("R", bound=Run)
 
 # What the reference lists as missing from the 535 library is marked with this.
 AFTER_535 = 536
+R615 = 615  # memory limits by cgroup
 
 
 @dataclass(frozen=True, slots=True)
