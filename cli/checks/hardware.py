@@ -89,6 +89,21 @@ def check(driver_root: Path, root: Path) -> list[Finding]:
         nvml.close()
 
 
+def discover(driver_root: Path, root: Path) -> Inventory:
+    """The cards alone, as ``check`` sees them.
+
+    Raises:
+        DriverError: NVML does not answer.
+    """
+    nvml = Nvml()
+    load_library(driver_root)
+    nvml.open()
+    try:
+        return Cards(nvml, root).discover()
+    finally:
+        nvml.close()
+
+
 def _look(cards: Cards, inventory: Inventory) -> list[Finding]:
     cuda = ".".join(map(str, inventory.cuda_driver_version))
     findings = [ok("NVML", f"driver {inventory.driver_version}, CUDA {cuda}")]
