@@ -19,6 +19,7 @@ from cli.options import (
     driver_name,
     kubelet_folders,
     mps_socket,
+    simulate_root,
     subdomain,
 )
 from driver.settings import Settings
@@ -44,7 +45,7 @@ _CRIO = Path("/etc/crio")
 @click.option("--registry-dir", type=PATH, help="Default: plugins_registry of the kubelet root.")
 @click.option("--driver-root", type=PATH, default=Settings.driver_root, show_default=True)
 @click.option("--simulate", metavar="PROFILE[:COUNT]", help="Look at simulated cards.")
-@click.option("--simulate-root", type=PATH, default=Settings.simulate_root, show_default=True)
+@simulate_root
 @click.option("--config", "policy_file", type=PATH, help="Node policy file (YAML).")
 @click.option("--kubeconfig", help="Default: the service account, else the usual places.")
 @click.option("--claim-cache", is_flag=True, help="The plugin runs with --claim-cache.")
@@ -111,7 +112,8 @@ def _hardware(settings: Settings) -> list["Finding"]:
             return hardware.check(settings.driver_root, settings.root)
     except SimulationError as error:
         mend = "start `aliquot node run --simulate …` once, or name its --simulate-root"
-        return [fail("simulated hardware", str(error), "a simulated node", mend)]
+        found = str(error).removeprefix("simulated hardware: ")
+        return [fail("simulated hardware", found, "a simulated node with these cards", mend)]
 
 
 def _sharing(settings: Settings) -> list["Finding"]:
@@ -138,12 +140,15 @@ def _policy(settings: Settings) -> list["Finding"]:
 @contextlib.contextmanager
 def _cards(settings: Settings) -> Iterator[None]:
     """NVML talks to the simulated cards, where the node has such."""
+    from driver.sim.profiles import parse_simulate  # noqa: PLC0415
     from driver.sim.seam import install, uninstall  # noqa: PLC0415
+    from driver.sim.setup import check_same  # noqa: PLC0415
 
     if not settings.simulate:
         yield
         return
     try:
+        check_same(settings.simulate_root, *parse_simulate(settings.simulate))
         install(settings.simulate_root)
         yield
     finally:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from cli.options import PATH, driver_name, mps_socket, subdomain
+from cli.options import PATH, driver_name, mps_socket, simulate_root, subdomain
 from cli.status import status
 from driver.settings import Settings
 
@@ -31,13 +31,7 @@ node.add_command(status)
 )
 @driver_name
 @click.option("--simulate", metavar="PROFILE[:COUNT]", help="Simulated cards, as in h100-80gb:8.")
-@click.option(
-    "--simulate-root",
-    type=PATH,
-    default=Settings.simulate_root,
-    show_default=True,
-    help="Folder of the simulated hardware.",
-)
+@simulate_root
 @click.option(
     "--config",
     "policy_file",

@@ -37,6 +37,18 @@ def driver_name(command: _F) -> _F:
     )(command)
 
 
+def simulate_root(command: _F) -> _F:
+    """Absolute, because containers get device nodes and files by their paths."""
+    return click.option(
+        "--simulate-root",
+        type=PATH,
+        default=Settings.simulate_root,
+        show_default=True,
+        callback=lambda _ctx, _param, value: value.absolute(),
+        help="Folder of the simulated hardware.",
+    )(command)
+
+
 def mps_socket(command: _F) -> _F:
     return click.option(
         "--mps-socket",

@@ -176,6 +176,17 @@ def test_simulated_hardware_that_is_not_there_is_a_finding_and_not_made(aliquot,
     assert list(tmp_path.iterdir()) == []
 
 
+def test_simulated_hardware_of_other_cards_or_that_is_no_folder_is_a_finding(aliquot, node):
+    found = aliquot(*options(node), "--simulate", "a100-40gb:4").output
+    assert (
+        f"fail  simulated hardware: {node}/sim holds a100-40gb:2, asked for a100-40gb:4" in found
+    )
+    assert "--simulate-root" in found
+    (node / "file").touch()
+    found = aliquot(*options(node), "--simulate-root", node / "file").output
+    assert f"fail  simulated hardware: {node}/file cannot be used: Not a directory" in found
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [

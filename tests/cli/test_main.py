@@ -55,6 +55,23 @@ def test_the_plugin_refuses_bad_options_before_it_starts(aliquot, arguments, sai
     assert said in result.output
 
 
+def test_a_relative_folder_of_simulated_hardware_is_made_absolute(aliquot, monkeypatch, tmp_path):
+    """CDI specs name what is in it, and CDI takes absolute paths only."""
+    given = []
+
+    def run(settings):
+        given.append(settings)
+        return 0
+
+    monkeypatch.setattr("driver.main.run", run)
+    monkeypatch.setattr("driver.logs.set_up", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    options = ("--simulate", "l4", "--simulate-root", "sim")
+    assert aliquot("node", "run", "--node-name", "a", *options).exit_code == 0
+    assert given[0].simulate_root == tmp_path / "sim"
+
+
 def test_a_terminal_without_the_bars_characters_gets_question_marks():
     code = (
         "import click, cli.main as m; m._COMMANDS['bar'] = ('__main__', 'bar', 'x'); "
