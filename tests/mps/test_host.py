@@ -10,6 +10,7 @@ import pytest
 from mps import cgroups, proc
 from mps.cgroups import Cgroups, hierarchies
 from tests.mps.rig import gpu, spec
+from tests.polling import eventually_sync
 
 HYBRID = """\
 tmpfs /sys/fs/cgroup tmpfs rw 0 0
@@ -105,7 +106,8 @@ def test_a_process_that_poses_as_a_daemon_is_not_believed(rig):
         environment = {**os.environ, **proc.environment(state.pid)}
         words = [sys.executable, "-c", "input()", "-f"]
         with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE) as poser:
-            assert proc.is_ours(poser.pid, daemon.paths.folder)
+            # Popen returns when exec closes its pipe, which is before /proc shows the environment.
+            eventually_sync(lambda: proc.is_ours(poser.pid, daemon.paths.folder), "it poses")
             assert [each.pid for each in daemon.daemons()] == [state.pid]
             poser.communicate(b"\n")
         one.stop(gpu(0))
