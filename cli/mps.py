@@ -144,12 +144,9 @@ def _as_text(found: dict[str, Any]) -> list[str]:
     from cli.text import plural, state, table  # noqa: PLC0415
 
     own, cards = found["supervisor"], found["cards"]
-    users = "several users at once" if own["multi_user"] else "one user at a time"
-    protocols = " and ".join(map(str, own["protocols"])) or "none"
     lines = [
         f"supervisor: process {own['pid']} since {_time(own['started'])}",
-        f"control program: {own['program']}, version {own['version'] or 'unknown'}, "
-        f"protocol {protocols}, {users}",
+        f"control program: {own['program']}{_abilities(own)}",
     ]
     if own["failure"]:
         lines.append(f"{state('fail')}  {own['failure']}")
@@ -162,6 +159,15 @@ def _as_text(found: dict[str, Any]) -> list[str]:
         if card["failure"]:
             lines += ["", f"{card['spec']['gpu']}: {card['failure']}"]
     return lines
+
+
+def _abilities(own: dict[str, Any]) -> str:
+    """What is known of the control program; nothing of one that is missing or does not work."""
+    if not own["protocols"]:
+        return ": cannot be used, so no card can be shared by MPS"
+    users = "several users at once" if own["multi_user"] else "one user at a time"
+    protocols = " and ".join(map(str, own["protocols"]))
+    return f", version {own['version'] or 'unknown'}, protocol {protocols}, {users}"
 
 
 def _rows(card: dict[str, Any]) -> list[Sequence[str]]:

@@ -68,8 +68,11 @@ def test_status_without_a_program_says_why(aliquot, short_root):
     with rig.process():
         result = aliquot("mps", "status", "--run-dir", rig.settings.run_dir)
     assert result.exit_code == 1
-    assert "is not there; install" in result.output
-    assert "protocol none" in result.output
+    lines = result.output.splitlines()
+    used = "cannot be used, so no card can be shared by MPS"
+    assert lines[1] == f"control program: {rig.program}: {used}"
+    assert lines[2].startswith(f"fail  control program {rig.program} is not there")
+    assert "user" not in lines[1] + lines[2]
 
 
 def test_status_without_a_supervisor_says_where_to_look(aliquot, tmp_path):
