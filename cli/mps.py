@@ -13,7 +13,7 @@ from cli.options import PATH, TABLE_OR_JSON
 from mps.settings import Settings
 
 _DEFAULT = Settings()
-_SECONDS = click.FloatRange(min=0.1)
+_SECONDS = float  # ranges are in ``Settings.mistakes``, also for `python -m mps`
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -90,7 +90,7 @@ def _none_or_path(ctx: click.Context, param: click.Parameter, value: str) -> Pat
 @click.option(
     "--quit-timeout",
     "quit_timeout_s",
-    type=click.IntRange(0, 10),
+    type=int,
     default=5,
     show_default=True,
     help="Seconds for clients that still run when a card is stopped.",
@@ -105,8 +105,11 @@ def serve(log_level: str, **options: Any) -> None:
     """Keep a control daemon for each shared card until SIGTERM. The daemons go on after that."""
     from mps import main  # noqa: PLC0415 - `mps status` needs none of it
 
+    settings = Settings(**options)
+    if mistakes := [*settings.mistakes()]:
+        raise click.UsageError("; ".join(mistakes))
     main.set_up_log(log_level)
-    sys.exit(main.run(Settings(**options)))
+    sys.exit(main.run(settings))
 
 
 @mps.command()

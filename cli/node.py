@@ -6,11 +6,9 @@ from typing import Any
 
 import click
 
-from cli.options import PATH, driver_name, mps_socket, simulate_root, subdomain
+from cli.options import PATH, SECONDS, driver_name, mps_socket, simulate_root, subdomain
 from cli.status import status
 from driver.settings import Settings
-
-_SECONDS = click.FloatRange(min=0.1)
 
 
 @click.group()
@@ -73,16 +71,16 @@ node.add_command(status)
 )
 @click.option("--instance", envvar="POD_UID", help="UID that names this instance's sockets.")
 @click.option(
-    "--health-interval", "health_interval_s", type=_SECONDS, default=5.0, show_default=True
+    "--health-interval", "health_interval_s", type=SECONDS, default=5.0, show_default=True
 )
 @click.option(
-    "--refresh-interval", "refresh_interval_s", type=_SECONDS, default=30.0, show_default=True
+    "--refresh-interval", "refresh_interval_s", type=SECONDS, default=30.0, show_default=True
 )
 @click.option(
-    "--reconcile-interval", "reconcile_interval_s", type=_SECONDS, default=60.0, show_default=True
+    "--reconcile-interval", "reconcile_interval_s", type=SECONDS, default=60.0, show_default=True
 )
 @click.option(
-    "--watchdog-interval", "watchdog_interval_s", type=_SECONDS, default=10.0, show_default=True
+    "--watchdog-interval", "watchdog_interval_s", type=SECONDS, default=10.0, show_default=True
 )
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True

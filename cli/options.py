@@ -1,5 +1,6 @@
 """What several commands take: checks of values, and the options that place a node's folders."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,23 @@ _SUBDOMAIN = re.compile(
     r"(?=.{1,253}\Z)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*"
 )
 _F = TypeVar("_F", bound=Callable[..., Any])
+
+
+class Number(click.FloatRange):
+    """A range has both ends here, so that "inf" is outside; "nan" would be in every range."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(
+                f"{value!r} is not a number in the range {self._describe_range()}.", param, ctx
+            )
+        return found
+
+
+SECONDS = Number(0.1, 86_400)
 
 
 def subdomain(ctx: click.Context, param: click.Parameter, value: str) -> str:

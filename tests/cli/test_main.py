@@ -46,6 +46,8 @@ def test_help_loads_no_heavy_library(command):
         (["--node-name", "Node_1"], "'Node_1' is not a DNS name"),
         (["--node-name", "a", "--driver-name", "-x"], "'-x' is not a DNS name"),
         (["--node-name", "a", "--health-interval", "0"], "0.0 is not in the range"),
+        (["--node-name", "a", "--health-interval", "nan"], "'nan' is not a number in the range"),
+        (["--node-name", "a", "--refresh-interval", "inf"], "inf is not in the range"),
         (["--node-name", "a", "--log-level", "loud"], "'loud' is not one of"),
     ],
 )
