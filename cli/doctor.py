@@ -109,7 +109,7 @@ def _hardware(settings: Settings) -> list["Finding"]:
 
     try:
         with _cards(settings):
-            return hardware.check(settings.driver_root, settings.root)
+            return hardware.check(settings)
     except SimulationError as error:
         mend = "start `aliquot node run --simulate …` once, or name its --simulate-root"
         found = str(error).removeprefix("simulated hardware: ")
@@ -132,7 +132,7 @@ def _policy(settings: Settings) -> list["Finding"]:
 
     def look() -> "Inventory":
         with _cards(settings):
-            return hardware.discover(settings.driver_root, settings.root)
+            return hardware.discover(settings)
 
     return policy.check(settings.policy_file, settings.node_name, look)
 

@@ -68,6 +68,21 @@ async def test_a_lost_card_fails_and_the_other_is_shown(examine, node):
     assert found["cards"]["found"].startswith("1 card:")
 
 
+async def test_turning_mig_mode_off_is_advised_only_where_the_policy_leaves_it_alone(
+    examine, node
+):
+    control.set_mig_mode(node / "sim", 1, on=True)
+    status, found = await examine()
+    (card,) = (each for check, each in found.items() if check.startswith("card 0000:"))
+    assert (status, card["level"]) == (0, "warn")
+    assert "-mig 0" in card["mend"]
+    policy = node / "policy.yaml"
+    policy.write_text("gpus: [{select: {all: true}, modes: [gpu, mig]}]")
+    _, found = await examine("--config", policy)
+    (card,) = (each for check, each in found.items() if check.startswith("card 0000:"))
+    assert (card["level"], card["mend"]) == ("ok", "")
+
+
 @pytest.mark.parametrize(
     ("version", "library", "said"),
     [
