@@ -72,6 +72,17 @@ class GpuSelector:
             and (self.pci_address is None or pci == self.pci_address)
         )
 
+    def covers(self, other: "GpuSelector") -> bool:
+        """Whether it surely matches every card that ``other`` matches. Of two different patterns
+        that is not known."""
+        mine, its = self.product, other.product
+        plain = its is not None and not set(its) & set("*?[")
+        return (
+            (mine in {None, "*", its} or (plain and fnmatchcase(str(its), str(mine))))
+            and (self.uuid is None or self.uuid.lower() == (other.uuid or "").lower())
+            and (self.pci_address is None or self.pci_address == other.pci_address)
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class GpuPolicy:
@@ -87,6 +98,7 @@ class GpuPolicy:
 class GpuRule:
     select: GpuSelector
     policy: GpuPolicy
+    path: str = field(default="", compare=False)  # where it stands in the file: "gpus[0]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,10 +146,14 @@ class NodePolicy:
 
     def for_gpu(self, uuid: str, product: str, pci: str) -> GpuPolicy:
         """What the first rule that selects the card says; without one, the default."""
+        return self.rule_for(uuid, product, pci).policy
+
+    def rule_for(self, uuid: str, product: str, pci: str) -> GpuRule:
+        """The first rule that selects the card; without one, the default with an empty path."""
         for rule in self.gpus:
             if rule.select.matches(uuid, product, pci):
-                return rule.policy
-        return GpuPolicy()
+                return rule
+        return GpuRule(GpuSelector(), GpuPolicy())
 
 
 def _overridden(policy: NodePolicy, entry: NodeOverride) -> NodePolicy:

@@ -69,10 +69,8 @@ def _settings(reader: Reader, path: str, raw: Mapping[Any, Any]) -> NodeOverride
     if "orphanGraceSeconds" in raw:
         where = join(path, "orphanGraceSeconds")
         grace = reader.integer(where, raw["orphanGraceSeconds"], 0, _DAY)
-    where = join(path, "gpus")
-    rules = reader.items(where, raw.get("gpus", []), "a list of rules with select and modes")
     return NodeOverride(
-        gpus=tuple(_rule(reader, f"{where}[{i}]", rule) for i, rule in enumerate(rules)),
+        gpus=_rules(reader, join(path, "gpus"), raw.get("gpus", [])),
         taint_effect=cast(TaintEffect | None, effect),
         ignored_xids=_xids(reader, join(path, "ignoredXids"), raw.get("ignoredXids", [])),
         orphan_grace_seconds=grace,
@@ -114,6 +112,27 @@ def _labels(reader: Reader, path: str, value: object) -> Mapping[str, str]:
     return labels
 
 
+def _rules(reader: Reader, path: str, value: object) -> tuple[GpuRule, ...]:
+    raw = reader.items(path, value, "a list of rules with select and modes")
+    rules = tuple(_rule(reader, f"{path}[{i}]", rule) for i, rule in enumerate(raw))
+    read = [rule for rule in rules if _selects(reader, rule.path)]
+    for i, rule in enumerate(read):
+        first = next((each for each in read[:i] if each.select.covers(rule.select)), None)
+        if first is not None:
+            reader.problems.append(
+                f"{rule.path}: never counts: {first.path} selects every card that it selects, and "
+                f"the first rule that selects a card decides; put it before {first.path}, or "
+                "remove one of them"
+            )
+    return rules
+
+
+def _selects(reader: Reader, path: str) -> bool:
+    """Whether the rule's selector could be read; without that it stands for every card."""
+    bad = (f"{path}:", f"{path}.select:", f"{path}.select.")
+    return not any(problem.startswith(bad) for problem in reader.problems)
+
+
 def _rule(reader: Reader, path: str, value: object) -> GpuRule:
     raw = reader.mapping(path, value, "a mapping with select and modes")
     if isinstance(value, Mapping):
@@ -129,6 +148,7 @@ def _rule(reader: Reader, path: str, value: object) -> GpuRule:
             _adopt(reader, path, raw),
             read_sharing(reader, path, raw),
         ),
+        path,
     )
 
 

@@ -1,4 +1,7 @@
-"""Child processes of a command: started in order, stopped in reverse, whatever happens."""
+"""Child processes of a command: started in order, stopped in reverse, whatever happens.
+
+They end even where nobody is left to stop them: see ``cli.tied``.
+"""
 
 import asyncio
 import contextlib
@@ -10,7 +13,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import TypeVar
 
-STOP_S = 10.0  # a child that is asked to stop and does not is killed after that
+from cli.tied import NONE, STOP_S
+
 _TAIL = 15  # lines of a log that are shown when its process failed
 _PACKAGES = str(Path(__file__).resolve().parent.parent)
 _T = TypeVar("_T")
@@ -27,10 +31,13 @@ class Children:
         self._logs = logs
         self._running: dict[str, asyncio.subprocess.Process] = {}
 
-    async def start(self, name: str, module: str, arguments: Sequence[str]) -> int:
+    async def start(
+        self, name: str, module: str, arguments: Sequence[str], mps: Path | None = None
+    ) -> int:
         """Run ``python -m <module>`` with our own interpreter and packages; returns its pid.
 
-        It gets a session of its own, so that Ctrl-C reaches it through us and in order.
+        It gets a session of its own, so that Ctrl-C reaches it through us and in order. ``mps``
+        is the socket of an MPS supervisor, whose control daemons shall end with us too.
         """
         path = os.pathsep.join(filter(None, [_PACKAGES, os.environ.get("PYTHONPATH")]))
         with (self._logs / f"{name}.log").open("wb") as log:
@@ -38,9 +45,11 @@ class Children:
                 sys.executable,
                 "-P",
                 "-m",
+                "cli.tied",
+                NONE if mps is None else str(mps),
                 module,
                 *arguments,
-                stdin=asyncio.subprocess.DEVNULL,
+                stdin=asyncio.subprocess.PIPE,  # its end is ours: nothing is written
                 stdout=log,
                 stderr=log,
                 env={**os.environ, "PYTHONPATH": path},

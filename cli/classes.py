@@ -6,6 +6,39 @@ from typing import Any
 
 WHOLE_RESOURCE = "nvidia.com/gpu"
 
+_LABEL = "[a-z0-9]([-a-z0-9]*[a-z0-9])?"
+_DOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*")
+_NAME = re.compile(r"([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9]")
+_LONGEST_DOMAIN, _LONGEST_NAME = 253, 63
+_QUOTA = "requests."  # stands before it in a ResourceQuota, and counts as part of the domain
+_NATIVE = "kubernetes.io/"
+
+
+def resource_problem(name: str) -> str:
+    """Why ``name`` cannot be a class's ``extendedResourceName``; empty where it can.
+
+    As the API server judges (``ExtendedResourceName`` in apimachinery's validation).
+    """
+    domain, slash, rest = name.partition("/")
+    if not slash:
+        return f"has no domain; want one such as {WHOLE_RESOURCE}"
+    if _NATIVE in name:
+        return f"has {_NATIVE}, which belongs to Kubernetes' own resources"
+    if name.startswith(_QUOTA):
+        return f"begins with {_QUOTA}, which only quotas do"
+    if not _DOMAIN.fullmatch(domain) or len(_QUOTA + domain) > _LONGEST_DOMAIN:
+        most = _LONGEST_DOMAIN - len(_QUOTA)
+        return (
+            f"has no DNS name before the slash: at most {most} lower-case letters, digits, inner "
+            "dashes and dots"
+        )
+    if not _NAME.fullmatch(rest) or len(rest) > _LONGEST_NAME:
+        return (
+            f"has no name after the slash: at most {_LONGEST_NAME} letters, digits, and inner "
+            "dashes, dots and underscores"
+        )
+    return ""
+
 
 def whole_card_selector(driver: str) -> str:
     """CEL for one card as a whole, however it is published (design 6.4).

@@ -16,12 +16,11 @@ from cli.children import Children, until
 from cli.demo_claims import NAMESPACE, Wish
 from cli.injected import Injected, NotInjectableError, resolve
 from cli.text import plural, shortened, table
+from cli.tied import stop_daemons
 from kubeletplugin.contract import ClaimRef
 from kubeletplugin.kube import KubeClient
 from kubeletplugin.testing.allocator import allocate, candidates, release
 from kubeletplugin.testing.kubelet import Answer, PluginClient, find_plugin
-from mps.client import MpsClient
-from mps.protocol import MpsError
 from mps.standin.install import install
 
 API = "/apis/resource.k8s.io/v1"
@@ -110,16 +109,13 @@ class Demo:
             ),
             *("--control-program", str(program), "--cgroup-root", "none", "--host-shm"),
         ]
-        pid = await self.children.start("mps-supervisor", "mps", arguments)
+        pid = await self.children.start("mps-supervisor", "mps", arguments, self.mps_socket)
         await self._until(_now(self.mps_socket.exists), "the MPS supervisor")
         self.say(f"MPS supervisor, process {pid}, with a stand-in of {program.name}")
 
     async def stop_daemons(self) -> None:
         """Control daemons outlive their supervisor, so a demo that failed ends them here."""
-        client = MpsClient(self.mps_socket, timeout_s=10.0)
-        with contextlib.suppress(MpsError):
-            for state in await asyncio.to_thread(client.cards):
-                await asyncio.to_thread(client.stop, state.spec.gpu)
+        await asyncio.to_thread(stop_daemons, self.mps_socket)
 
     async def _start_plugin(self, client: KubeClient) -> None:
         """The Node comes first: ResourceSlices belong to it."""

@@ -7,6 +7,7 @@ import json
 import socket
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,14 @@ from cli.options import (
     driver_name,
     kubelet_folders,
     mps_socket,
+    simulate_root,
     subdomain,
 )
 from driver.settings import Settings
 
 if TYPE_CHECKING:
     from cli.checks.finding import Finding
+    from driver.model.gpu import Inventory
 
 _CONTAINERD = Path("/etc/containerd/config.toml")
 _CRIO = Path("/etc/crio")
@@ -43,7 +46,7 @@ _CRIO = Path("/etc/crio")
 @click.option("--registry-dir", type=PATH, help="Default: plugins_registry of the kubelet root.")
 @click.option("--driver-root", type=PATH, default=Settings.driver_root, show_default=True)
 @click.option("--simulate", metavar="PROFILE[:COUNT]", help="Look at simulated cards.")
-@click.option("--simulate-root", type=PATH, default=Settings.simulate_root, show_default=True)
+@simulate_root
 @click.option("--config", "policy_file", type=PATH, help="Node policy file (YAML).")
 @click.option("--kubeconfig", help="Default: the service account, else the usual places.")
 @click.option("--claim-cache", is_flag=True, help="The plugin runs with --claim-cache.")
@@ -92,7 +95,7 @@ def _examine(
     return {
         hardware.AREA: _hardware(settings),
         sharing.AREA: _sharing(settings),
-        policy.AREA: policy.check(settings.policy_file, settings.node_name),
+        policy.AREA: _policy(settings),
         runtime.AREA: runtime.check(settings.cdi_dir, containerd_config, crio_config),
         kubelet.AREA: kubelet.check(settings),
         kubelet.LEFTOVERS: kubelet.check_leftovers(settings),
@@ -108,10 +111,11 @@ def _hardware(settings: Settings) -> list["Finding"]:
 
     try:
         with _cards(settings):
-            return hardware.check(settings.driver_root, settings.root)
+            return hardware.check(settings)
     except SimulationError as error:
         mend = "start `aliquot node run --simulate …` once, or name its --simulate-root"
-        return [fail("simulated hardware", str(error), "a simulated node", mend)]
+        found = str(error).removeprefix("simulated hardware: ")
+        return [fail("simulated hardware", found, "a simulated node with these cards", mend)]
 
 
 def _sharing(settings: Settings) -> list["Finding"]:
@@ -125,15 +129,28 @@ def _sharing(settings: Settings) -> list["Finding"]:
         return []  # said where cards are looked at
 
 
+def _policy(settings: Settings) -> list["Finding"]:
+    from cli.checks import hardware, policy  # noqa: PLC0415
+
+    def look() -> "Inventory":
+        with _cards(settings):
+            return hardware.discover(settings)
+
+    return policy.check(settings.policy_file, settings.node_name, look)
+
+
 @contextlib.contextmanager
 def _cards(settings: Settings) -> Iterator[None]:
     """NVML talks to the simulated cards, where the node has such."""
+    from driver.sim.profiles import parse_simulate  # noqa: PLC0415
     from driver.sim.seam import install, uninstall  # noqa: PLC0415
+    from driver.sim.setup import check_same  # noqa: PLC0415
 
     if not settings.simulate:
         yield
         return
     try:
+        check_same(settings.simulate_root, *parse_simulate(settings.simulate))
         install(settings.simulate_root)
         yield
     finally:
@@ -148,15 +165,20 @@ def _as_json(found: Mapping[str, Sequence["Finding"]]) -> list[str]:
 
 
 def _as_text(found: Mapping[str, Sequence["Finding"]]) -> list[str]:
-    from cli.text import state  # noqa: PLC0415
-
     lines: list[str] = []
     for area, findings in found.items():
-        lines += [click.style(area, bold=True)]
-        for each in findings:
-            pad = " " * (5 - len(each.level))
-            lines.append(f"  {state(each.level)}{pad} {each.check}: {each.found}")
-            details = {"wanted": each.wanted, "mend": each.mend}
-            lines += [f"        {key:7} {text}" for key, text in details.items() if text]
+        lines += [click.style(area, bold=True), *_lines_of(findings)]
     levels = Counter(each.level for findings in found.values() for each in findings)
     return [*lines, "", ", ".join(f"{levels[level]} {level}" for level in ("ok", "warn", "fail"))]
+
+
+def _lines_of(findings: Sequence["Finding"]) -> Iterator[str]:
+    """What is wanted, and how to mend it, stands once below findings that have it in common."""
+    from cli.text import state  # noqa: PLC0415
+
+    for (wanted, mend), some in groupby(findings, lambda each: (each.wanted, each.mend)):
+        for each in some:
+            pad = " " * (5 - len(each.level))
+            yield f"  {state(each.level)}{pad} {each.check}: {each.found}"
+        details = {"wanted": wanted, "mend": mend}
+        yield from (f"        {key:7} {text}" for key, text in details.items() if text)

@@ -13,7 +13,7 @@ from cli.options import PATH, TABLE_OR_JSON
 from mps.settings import Settings
 
 _DEFAULT = Settings()
-_SECONDS = click.FloatRange(min=0.1)
+_SECONDS = float  # ranges are in ``Settings.mistakes``, also for `python -m mps`
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
@@ -90,7 +90,7 @@ def _none_or_path(ctx: click.Context, param: click.Parameter, value: str) -> Pat
 @click.option(
     "--quit-timeout",
     "quit_timeout_s",
-    type=click.IntRange(0, 10),
+    type=int,
     default=5,
     show_default=True,
     help="Seconds for clients that still run when a card is stopped.",
@@ -105,8 +105,11 @@ def serve(log_level: str, **options: Any) -> None:
     """Keep a control daemon for each shared card until SIGTERM. The daemons go on after that."""
     from mps import main  # noqa: PLC0415 - `mps status` needs none of it
 
+    settings = Settings(**options)
+    if mistakes := [*settings.mistakes()]:
+        raise click.UsageError("; ".join(mistakes))
     main.set_up_log(log_level)
-    sys.exit(main.run(Settings(**options)))
+    sys.exit(main.run(settings))
 
 
 @mps.command()
@@ -144,12 +147,9 @@ def _as_text(found: dict[str, Any]) -> list[str]:
     from cli.text import plural, state, table  # noqa: PLC0415
 
     own, cards = found["supervisor"], found["cards"]
-    users = "several users at once" if own["multi_user"] else "one user at a time"
-    protocols = " and ".join(map(str, own["protocols"])) or "none"
     lines = [
         f"supervisor: process {own['pid']} since {_time(own['started'])}",
-        f"control program: {own['program']}, version {own['version'] or 'unknown'}, "
-        f"protocol {protocols}, {users}",
+        f"control program: {own['program']}{_abilities(own)}",
     ]
     if own["failure"]:
         lines.append(f"{state('fail')}  {own['failure']}")
@@ -162,6 +162,15 @@ def _as_text(found: dict[str, Any]) -> list[str]:
         if card["failure"]:
             lines += ["", f"{card['spec']['gpu']}: {card['failure']}"]
     return lines
+
+
+def _abilities(own: dict[str, Any]) -> str:
+    """What is known of the control program; nothing of one that is missing or does not work."""
+    if not own["protocols"]:
+        return ": cannot be used, so no card can be shared by MPS"
+    users = "several users at once" if own["multi_user"] else "one user at a time"
+    protocols = " and ".join(map(str, own["protocols"]))
+    return f", version {own['version'] or 'unknown'}, protocol {protocols}, {users}"
 
 
 def _rows(card: dict[str, Any]) -> list[Sequence[str]]:

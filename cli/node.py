@@ -6,11 +6,17 @@ from typing import Any
 
 import click
 
-from cli.options import PATH, cgroup_root, driver_name, mps_socket, subdomain
+from cli.options import (
+    PATH,
+    SECONDS,
+    cgroup_root,
+    driver_name,
+    mps_socket,
+    simulate_root,
+    subdomain,
+)
 from cli.status import status
 from driver.settings import Settings
-
-_SECONDS = click.FloatRange(min=0.1)
 
 
 @click.group()
@@ -31,13 +37,7 @@ node.add_command(status)
 )
 @driver_name
 @click.option("--simulate", metavar="PROFILE[:COUNT]", help="Simulated cards, as in h100-80gb:8.")
-@click.option(
-    "--simulate-root",
-    type=PATH,
-    default=Settings.simulate_root,
-    show_default=True,
-    help="Folder of the simulated hardware.",
-)
+@simulate_root
 @click.option(
     "--config",
     "policy_file",
@@ -80,16 +80,16 @@ node.add_command(status)
 )
 @click.option("--instance", envvar="POD_UID", help="UID that names this instance's sockets.")
 @click.option(
-    "--health-interval", "health_interval_s", type=_SECONDS, default=5.0, show_default=True
+    "--health-interval", "health_interval_s", type=SECONDS, default=5.0, show_default=True
 )
 @click.option(
-    "--refresh-interval", "refresh_interval_s", type=_SECONDS, default=30.0, show_default=True
+    "--refresh-interval", "refresh_interval_s", type=SECONDS, default=30.0, show_default=True
 )
 @click.option(
-    "--reconcile-interval", "reconcile_interval_s", type=_SECONDS, default=60.0, show_default=True
+    "--reconcile-interval", "reconcile_interval_s", type=SECONDS, default=60.0, show_default=True
 )
 @click.option(
-    "--watchdog-interval", "watchdog_interval_s", type=_SECONDS, default=10.0, show_default=True
+    "--watchdog-interval", "watchdog_interval_s", type=SECONDS, default=10.0, show_default=True
 )
 @click.option(
     "--log-format", type=click.Choice(["text", "json"]), default="text", show_default=True

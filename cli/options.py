@@ -1,5 +1,6 @@
 """What several commands take: checks of values, and the options that place a node's folders."""
 
+import math
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +21,23 @@ _SUBDOMAIN = re.compile(
 _F = TypeVar("_F", bound=Callable[..., Any])
 
 
+class Number(click.FloatRange):
+    """A range has both ends here, so that "inf" is outside; "nan" would be in every range."""
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        found: float = super().convert(value, param, ctx)
+        if math.isnan(found):
+            self.fail(
+                f"{value!r} is not a number in the range {self._describe_range()}.", param, ctx
+            )
+        return found
+
+
+SECONDS = Number(0.1, 86_400)
+
+
 def subdomain(ctx: click.Context, param: click.Parameter, value: str) -> str:
     """A name as nodes and drivers have it (RFC 1123, ``IsDNS1123Subdomain``)."""
     if value is not None and not _SUBDOMAIN.fullmatch(value):
@@ -34,6 +52,18 @@ def subdomain(ctx: click.Context, param: click.Parameter, value: str) -> str:
 def driver_name(command: _F) -> _F:
     return click.option(
         "--driver-name", default=DEFAULT_DRIVER, show_default=True, callback=subdomain
+    )(command)
+
+
+def simulate_root(command: _F) -> _F:
+    """Absolute, because containers get device nodes and files by their paths."""
+    return click.option(
+        "--simulate-root",
+        type=PATH,
+        default=Settings.simulate_root,
+        show_default=True,
+        callback=lambda _ctx, _param, value: value.absolute(),
+        help="Folder of the simulated hardware.",
     )(command)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli.options import Number
 from cli.text import table
 
 if TYPE_CHECKING:
@@ -39,14 +40,14 @@ def plan() -> None:
 )
 @click.option(
     "--load",
-    type=click.FloatRange(0, 2, min_open=True),
+    type=Number(0, 2, min_open=True),
     default=0.6,
     show_default=True,
     help="GPU slices that claims want at a time, as a part of those of the node.",
 )
 @click.option(
     "--seconds",
-    type=click.FloatRange(0, 86_400, min_open=True),
+    type=Number(0, 86_400, min_open=True),
     default=60,
     show_default=True,
     help="How long to search.",

@@ -11,6 +11,7 @@ import click
 from cli.options import PATH, subdomain
 from driver.settings import DEFAULT_DRIVER
 
+_OLDEST = 34  # minor of the oldest Kubernetes that is supported; as cli.checks.cluster.MINIMUM
 _FEATURES = ("taints", "counters", "sharing")  # kubeletplugin.probe.FEATURES
 
 
@@ -30,7 +31,34 @@ def _version(ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
     match = re.fullmatch(r"v?1\.(\d{1,3})(?:\.(\d{1,3}))?", value, re.ASCII)
     if match is None:
         raise click.BadParameter("want a version such as 1.35 or 1.36.3", ctx, param)
+    if int(match[1]) < _OLDEST:
+        why = f"{value} has no resource.k8s.io/v1; supported are 1.{_OLDEST} and newer"
+        raise click.BadParameter(why, ctx, param)
     return int(match[1]), int(match[2] or 0)
+
+
+def _resource(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
+    from cli.classes import resource_problem  # noqa: PLC0415
+
+    problem = "" if value is None else resource_problem(value)
+    if problem:
+        raise click.BadParameter(f"{value!r} {problem}", ctx, param)
+    return value
+
+
+def _modes(ctx: click.Context, param: click.Parameter, value: str | None) -> Sequence[str] | None:
+    """``gpu,mig``: an order of words."""
+    from api.policy import MODES  # noqa: PLC0415
+
+    if value is None:
+        return None
+    found = [word.strip() for word in value.split(",")]
+    for i, word in enumerate(found):
+        if word not in MODES:
+            raise click.BadParameter(f"no mode {word!r}; known: {', '.join(MODES)}", ctx, param)
+        if word in found[:i]:
+            raise click.BadParameter(f"{word} stands there twice", ctx, param)
+    return found
 
 
 @click.command()
@@ -58,6 +86,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 @click.option(
     "--modes",
     metavar="MODE,…",
+    callback=_modes,
     help="Instead of a policy file: what is allowed on every card, as in gpu,mig.",
 )
 @click.option(
@@ -71,6 +100,7 @@ def _version(ctx: click.Context, param: click.Parameter, value: str) -> tuple[in
 @click.option(
     "--extended-resource-name",
     metavar="NAME",
+    callback=_resource,
     help="With --classes: let pods ask for whole cards by this resource (KEP-5004).",
 )
 @click.option(
@@ -102,7 +132,7 @@ def render(
         objects = _classes(
             node["driver_name"], profile, extended_resource_name, extended=extended_resources
         )
-    elif extended_resource_name:
+    elif extended_resource_name is not None:
         raise click.UsageError("--extended-resource-name belongs to a class: add --classes")
     elif profile is None:
         raise click.UsageError(f"which PROFILE? Known: {_known()}")
@@ -159,27 +189,19 @@ def _slices(
         raise click.ClickException(str(error)) from error
 
 
-def _policy(policy_file: Path | None, modes: str | None, node_name: str) -> Any:
+def _policy(policy_file: Path | None, modes: Sequence[str] | None, node_name: str) -> Any:
+    from api.policy import GpuPolicy, GpuRule, GpuSelector, NodePolicy  # noqa: PLC0415
     from driver.errors import PolicyError  # noqa: PLC0415
     from driver.watching import read_policy  # noqa: PLC0415
 
     if modes and policy_file:
         raise click.UsageError("--modes stands instead of --config: give one of them")
+    if modes:
+        return NodePolicy((GpuRule(GpuSelector(), GpuPolicy(tuple(modes))),))
     try:
-        return _policy_of(modes) if modes else read_policy(policy_file, node_name)
+        return read_policy(policy_file, node_name)
     except PolicyError as error:
         raise click.ClickException("\n  ".join([f"{policy_file}:", *error.problems])) from error
-
-
-def _policy_of(modes: str) -> Any:
-    """A policy with one rule for all cards."""
-    from api.policy import PolicyProblems, parse_policy  # noqa: PLC0415
-
-    text = f"gpus: [{{select: {{all: true}}, modes: [{modes}]}}]"
-    try:
-        return parse_policy(text, "--modes")
-    except PolicyProblems as error:
-        raise click.BadParameter("; ".join(error.problems), param_hint="--modes") from error
 
 
 def _yaml(objects: Sequence[Mapping[str, Any]]) -> list[str]:

@@ -15,6 +15,7 @@ from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import Place
 from driver.model.readings import CardReading, XidEvent
 from driver.node import Change, NodeCards
+from driver.plan.sharing import without_room
 from driver.sharing import Seen
 from driver.state.journal import Journal
 
@@ -70,6 +71,7 @@ class CardWatch:
         self._turn = asyncio.Lock()
         self._stop = threading.Event()
         self._no_intervals = ""  # why time slices cannot be set
+        self._no_room: Mapping[GpuUuid, str] = {}  # for shares, by the policy: as told
         self.problem = ""  # why NVML as a whole does not answer
         self.answered = False  # NVML was asked at least once, successfully or not
 
@@ -95,13 +97,23 @@ class CardWatch:
             self._nvml.open()
             strange = self._cards.refresh(held, self.places)
             self._source.watch(self._cards.gpus)
-            changes = (*strange, *self._cards.apply(self._source.poll()))
+            changes = (*strange, *self._cards.apply(self._source.poll()), *self._roomless())
             self.problem = ""
         except HardwareError as error:
             changes = self._all_lost(error)
         self.answered = True
         self._cards.save()
         return changes
+
+    def _roomless(self) -> tuple[Change, ...]:
+        """Cards that the policy leaves no room for shares, where that was not told yet."""
+        told = self._no_room
+        self._no_room = dict(without_room(self._cards.inventory, self._cards.policy))
+        return tuple(
+            Change(gpu, text, "PolicyLeavesNoRoom")
+            for gpu, text in self._no_room.items()
+            if told.get(gpu) != text
+        )
 
     def _all_lost(self, error: HardwareError) -> tuple[Change, ...]:
         if str(error) != self.problem:

@@ -19,9 +19,13 @@ from e2e.cluster.errors import ClusterError
 from e2e.cluster.kube import Kube
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.provider import PROVIDERS, chosen_spec
+from e2e.driver_node import DriverNode
+from e2e.partitions import remove_pods
+from e2e.sharing import SharingNode
 from e2e.sites.choose import provider_name, remote_site
 from e2e.sites.local import LocalSite
 from e2e.sites.site import Site
+from e2e.users import User, looking_often, start_user
 
 HERE = Path(__file__).parent
 LOGS = HERE / "out"
@@ -105,6 +109,27 @@ def namespace(kube: Kube, request: pytest.FixtureRequest) -> Iterator[str]:
     with own_namespace(kube, request.node.name) as name:
         yield name
         kube.delete("Namespace", name)
+
+
+@pytest.fixture
+def driver(cluster: LocalCluster) -> Iterator[DriverNode]:
+    """A plugin of the test's own that looks often; modules about other cards have their own."""
+    with looking_often(cluster) as node:
+        yield node
+
+
+@pytest.fixture
+def user(driver: DriverNode, namespace: str) -> User:
+    """A running pod with a card."""
+    return start_user(driver, namespace)
+
+
+@pytest.fixture
+def nothing_is_left(driver: SharingNode, kube: Kube, namespace: str) -> Iterator[None]:
+    """After the test of shares its pods are removed, and the node must be as new."""
+    yield
+    remove_pods(kube)
+    driver.wait_nothing_left()
 
 
 @contextmanager

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from driver.sim.store import Store
 from e2e.cluster.images import with_program
 from e2e.cluster.kube import Kube, Object
@@ -157,6 +159,17 @@ def sharing(
         node.process.stop()
         supervisor.stop()
         remove_groups()
+
+
+def node_of(simulate: str) -> Any:
+    """Fixture ``driver`` of a module: the node with these cards, started once."""
+
+    @pytest.fixture(scope="module", name="driver")
+    def started(cluster: LocalCluster) -> Iterator[SharingNode]:
+        with sharing(cluster, simulate) as node:
+            yield node
+
+    return started
 
 
 def remove_groups() -> None:

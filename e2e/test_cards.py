@@ -1,27 +1,11 @@
 """Cards that fail: tainted with the reason, named in errors, and back when the fault is over."""
 
-from collections.abc import Iterator
-
-import pytest
-
 from driver.sim import control
 from e2e.cluster.kube import Kube
-from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DRIVER, DriverNode
-from e2e.users import User, looking_often, start_user
+from e2e.users import User
 from e2e.workloads import claim, claim_spec, exactly, is_pending, pod, template
-
-
-@pytest.fixture
-def driver(cluster: LocalCluster) -> Iterator[DriverNode]:
-    with looking_often(cluster) as node:
-        yield node
-
-
-@pytest.fixture
-def user(driver: DriverNode, namespace: str) -> User:
-    return start_user(driver, namespace)
 
 
 def tainted(driver: DriverNode) -> dict[str, list[str]]:

@@ -1,7 +1,7 @@
 """Records that cannot be trusted, and records that nobody will ever ask to undo."""
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -10,19 +10,7 @@ from e2e.cluster.kube import Kube
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DriverNode
-from e2e.users import User, looking_often, start_user
-
-
-@pytest.fixture
-def driver(cluster: LocalCluster) -> Iterator[DriverNode]:
-    with looking_often(cluster) as node:
-        yield node
-
-
-@pytest.fixture
-def user(driver: DriverNode, namespace: str) -> User:
-    return start_user(driver, namespace)
-
+from e2e.users import User
 
 DAMAGE: dict[str, Callable[[bytes], bytes]] = {
     "truncated": lambda data: data[: len(data) // 2],

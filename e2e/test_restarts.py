@@ -6,7 +6,6 @@ reboot a new boot id with an empty CDI folder.
 
 import json
 import time
-from collections.abc import Iterator
 
 import pytest
 
@@ -14,21 +13,10 @@ from e2e.cluster.kube import Kube, Object
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DRIVER, DriverNode, command
-from e2e.users import User, looking_often, start_user
+from e2e.users import User, start_user
 from e2e.workloads import seen, uuids
 
 OUTAGE_S = 45.0
-
-
-@pytest.fixture
-def driver(cluster: LocalCluster) -> Iterator[DriverNode]:
-    with looking_often(cluster) as node:
-        yield node
-
-
-@pytest.fixture
-def user(driver: DriverNode, namespace: str) -> User:
-    return start_user(driver, namespace)
 
 
 def fingerprint(driver: DriverNode) -> list[tuple[str, str]]:

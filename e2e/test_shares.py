@@ -6,20 +6,19 @@ import pytest
 
 from e2e.cluster.errors import KubeError
 from e2e.cluster.kube import Kube
-from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DRIVER
-from e2e.partitions import instances, part, remove_pods
+from e2e.partitions import instances, part
 from e2e.sharing import (
     GIB,
     SharingNode,
     asking,
     claim_of,
     memory,
+    node_of,
     ready_condition,
     results,
     share,
-    sharing,
     start,
     status_of,
     told,
@@ -27,24 +26,13 @@ from e2e.sharing import (
 )
 from e2e.workloads import claim_spec, exactly, is_pending, opaque, pod, template
 
-pytestmark = pytest.mark.timeout(600)
+pytestmark = [pytest.mark.timeout(600), pytest.mark.usefixtures("nothing_is_left")]
 
 EXCLUSIVE = 3  # nvmlComputeMode_t
 MIB = 1 << 20
 MOST = 48
 
-
-@pytest.fixture(scope="module")
-def driver(cluster: LocalCluster) -> Iterator[SharingNode]:
-    with sharing(cluster, "h100-80gb:1") as node:
-        yield node
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(driver: SharingNode, kube: Kube, namespace: str) -> Iterator[None]:
-    yield
-    remove_pods(kube)
-    driver.wait_nothing_left()
+driver = node_of("h100-80gb:1")
 
 
 @pytest.fixture

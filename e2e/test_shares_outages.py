@@ -7,16 +7,15 @@ from collections.abc import Iterator
 import pytest
 
 from e2e.cluster.kube import Kube, Object
-from e2e.cluster.local import LocalCluster
 from e2e.cluster.polling import poll
 from e2e.driver_node import DRIVER
 from e2e.partitions import remove_pods
 from e2e.sharing import (
     SharingNode,
     asked_now,
+    node_of,
     ready_condition,
     share,
-    sharing,
     start,
     status_of,
     told,
@@ -25,11 +24,7 @@ from e2e.workloads import is_pending
 
 pytestmark = pytest.mark.timeout(400)
 
-
-@pytest.fixture(scope="module")
-def driver(cluster: LocalCluster) -> Iterator[SharingNode]:
-    with sharing(cluster, "h100-80gb:1") as node:
-        yield node
+driver = node_of("h100-80gb:1")
 
 
 @pytest.fixture(autouse=True)

@@ -1,37 +1,24 @@
 """What the plugin refuses of shares, whatever was allocated: the text, and nothing left behind."""
 
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import pytest
 
 from driver.sim import control
 from e2e.cluster.kube import Kube, Object
-from e2e.cluster.local import LocalCluster
 from e2e.driver_node import DRIVER
-from e2e.partitions import remove_pods
-from e2e.sharing import GIB, SharingNode, share, sharing, start, told
+from e2e.sharing import GIB, SharingNode, node_of, share, start, told
 from e2e.workloads import allocated_by_hand, opaque, released_by_hand
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.usefixtures("nothing_is_left")]
 
 API = f"{DRIVER}/v1alpha1"
 STRANGER = 4711
 SOUND = {"memory": "14Gi", "computePercent": "25", "shares": "1"}
 
-
-@pytest.fixture(scope="module")
-def driver(cluster: LocalCluster) -> Iterator[SharingNode]:
-    with sharing(cluster, "h100-80gb:2") as node:
-        yield node
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left(driver: SharingNode, kube: Kube, namespace: str) -> Iterator[None]:
-    yield
-    remove_pods(kube)
-    driver.wait_nothing_left()
+driver = node_of("h100-80gb:2")
 
 
 def mps_config(**fields: Any) -> Object:

@@ -35,8 +35,12 @@ def main() -> int:
         "--log-level", default="info", choices=("debug", "info", "warning", "error")
     )
     given = vars(parser.parse_args())
-    set_up_log(given.pop("log_level"))
-    return run(Settings(**given))
+    log_level = given.pop("log_level")
+    settings = Settings(**given)
+    if mistakes := [*settings.mistakes()]:
+        parser.error("; ".join(mistakes))
+    set_up_log(log_level)
+    return run(settings)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """The NVIDIA driver and the cards, as the plugin will meet them."""
 
 from collections.abc import Callable, Iterable
-from pathlib import Path
 
+from cli.checks import mig
 from cli.checks.finding import Finding, fail, ok, warn
 from cli.text import plural
 from driver.errors import DriverError, HardwareError
@@ -10,6 +10,7 @@ from driver.hw.card import Cards
 from driver.hw.nvml import MINIMUM_DRIVER, Nvml, load_library
 from driver.model.gpu import Inventory, UnreadableGpu
 from driver.model.ids import PciAddress
+from driver.settings import Settings
 
 AREA = "NVIDIA driver and cards"
 
@@ -32,16 +33,6 @@ def judge_cards(found: Inventory) -> list[Finding]:
             warn("cards", "NVML lists no card", "at least one", "look at `nvidia-smi` and `dmesg`")
         )
     findings += [_unreadable(card) for card in found.unreadable]
-    in_mig_mode = [gpu for gpu in found.gpus if gpu.mig_mode and gpu.mig_mode.current]
-    findings += [
-        warn(
-            f"card {gpu.pci}",
-            "in MIG mode, so it is not offered as a whole card",
-            "MIG mode off, for whole cards",
-            f"when it is idle: nvidia-smi -i {gpu.pci} -mig 0",
-        )
-        for gpu in in_mig_mode
-    ]
     return findings
 
 
@@ -72,27 +63,43 @@ def _unreadable(card: UnreadableGpu) -> Finding:
 # Reading ---------------------------------------------------------------------------------
 
 
-def check(driver_root: Path, root: Path) -> list[Finding]:
-    """``driver_root`` has the library, ``root`` /dev and /sys (the simulator's folder or the
-    driver root)."""
+def check(settings: Settings) -> list[Finding]:
+    """The driver root has the library; /dev and /sys are there too, or in the simulator's
+    folder."""
     nvml = Nvml()
     try:
-        load_library(driver_root)
+        load_library(settings.driver_root)
         nvml.open()
-        inventory = Cards(nvml, root).discover()
+        inventory = Cards(nvml, settings.root).discover()
     except DriverError as error:
         wanted = f"NVML of driver {MINIMUM_DRIVER} or newer, and its kernel module loaded"
         return [fail("NVML", str(error), wanted, _INSTALL)]
     try:
-        return _look(Cards(nvml, root), inventory)
+        return _look(Cards(nvml, settings.root), inventory, mig.read(settings))
     finally:
         nvml.close()
 
 
-def _look(cards: Cards, inventory: Inventory) -> list[Finding]:
+def discover(settings: Settings) -> Inventory:
+    """The cards alone, as ``check`` sees them.
+
+    Raises:
+        DriverError: NVML does not answer.
+    """
+    nvml = Nvml()
+    load_library(settings.driver_root)
+    nvml.open()
+    try:
+        return Cards(nvml, settings.root).discover()
+    finally:
+        nvml.close()
+
+
+def _look(cards: Cards, inventory: Inventory, known: mig.Known) -> list[Finding]:
     cuda = ".".join(map(str, inventory.cuda_driver_version))
     findings = [ok("NVML", f"driver {inventory.driver_version}, CUDA {cuda}")]
     findings += judge_cards(inventory)
+    findings += mig.judge(inventory.gpus, known)
     findings.append(judge_bus(cards.unlisted(inventory)))
     findings.append(_nodes(cards, inventory))
     findings.append(

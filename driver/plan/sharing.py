@@ -1,15 +1,16 @@
 """The shared devices that cards could have, and how their MPS daemons run."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
-from api.policy import GpuPolicy, NodePolicy
+from api.policy import SHARED_MODES, GpuPolicy, NodePolicy
 from api.policy_sharing import MOST_SHARES, ShareSize
 from driver.model.devices import MpsGpu, SharedGpu, TimeSlicedGpu
 from driver.model.gpu import Gpu, Inventory
-from driver.model.ids import DeviceName
+from driver.model.ids import DeviceName, GpuUuid
 from driver.model.shares import Limits, MpsFacts, SharingFacts
 from driver.model.steps import ServeMps, TimeSliceInterval
-from driver.model.units import Bytes
+from driver.model.units import Bytes, binary_quantity
 from driver.plan.limits import CGROUP
 from driver.plan.names import device_names, mps_name, timeslice_name
 from driver.plan.partitions import rule_of, whole_toggle
@@ -41,6 +42,41 @@ def shared_devices(
     mps = (each and _limited(each, no_cgroup) for each in found)
     turns = (_turns(name, gpu, rule, facts.intervals) for name, gpu, rule in rules)
     return (*(each for each in mps if each is not None), *turns)
+
+
+def without_room(inventory: Inventory, policy: NodePolicy) -> Iterator[tuple[GpuUuid, str]]:
+    """Cards that the policy lets be shared and leaves no memory for it, with the reason."""
+    for gpu in sorted(inventory.gpus, key=lambda gpu: pci_order(gpu.pci)):
+        rule = policy.rule_for(gpu.uuid, gpu.product, gpu.pci)
+        why = _no_room(gpu, rule.policy)
+        if why:
+            yield (
+                gpu.uuid,
+                f"{gpu.product} at {gpu.pci} has no room for shares: {rule.path}.{why}; lower it, "
+                "or give the card a rule of its own",
+            )
+
+
+def _no_room(gpu: Gpu, rule: GpuPolicy) -> str:
+    """The setting that leaves none; empty where there is room, or the card has no memory of its
+    own."""
+    sharing, left = rule.sharing, _divisible(gpu, rule)
+    whole = Bytes(gpu.memory - gpu.reserved)
+    if whole < _LEAST or not set(rule.modes) & set(SHARED_MODES):
+        return ""
+    if left < _LEAST:
+        reserve = binary_quantity(Bytes(sharing.reserve))
+        return f"reserve is {reserve} of {binary_quantity(whole)} that they could have"
+    if "mps" not in rule.modes:
+        return ""
+    size = sharing.share_size
+    if size is not None and size.memory > left:
+        wanted = binary_quantity(Bytes(size.memory))
+        return f"shareSize.memory is {wanted}, and they have {binary_quantity(left)}"
+    if size is None and _default_size(left, sharing.default_shares).memory < _MIB:
+        count = sharing.default_shares
+        return f"defaultShares is {count} of {binary_quantity(left)}, less than 1Mi for each"
+    return ""
 
 
 def _protocol(facts: MpsFacts, driver_version: str) -> int:

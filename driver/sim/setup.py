@@ -4,7 +4,7 @@ from pathlib import Path
 
 from driver.sim import files
 from driver.sim.profiles import MAX_CARDS, PROFILES, known
-from driver.sim.store import SimulationError, Store
+from driver.sim.store import SimulationError, Store, refused, unusable
 from driver.sim.world import World
 
 DRIVER_VERSION = "580.105.08"
@@ -28,17 +28,35 @@ def create(
 
     Raises:
         ValueError: unknown profile, a count that is not 1 to 512, or a model without a fabric.
-        SimulationError: ``root`` holds another node.
+        SimulationError: ``root`` holds another node, or cannot be used.
     """
     _check(profile, count, fabric)
     store = Store(root)
-    (store.root / "sim").mkdir(parents=True, exist_ok=True)
+    try:
+        (store.root / "sim").mkdir(parents=True, exist_ok=True)
+        _begin(store, World(profile, count, seed, fabric, driver_version or DRIVER_VERSION))
+    except FileNotFoundError as error:  # a parent in which nothing can be made, as in /proc
+        raise refused(root, "nothing can be made there") from error
+    except OSError as error:
+        raise unusable(root, error) from error
+
+
+def check_same(root: Path, profile: str, count: int) -> None:
+    """Look whether ``root`` is a simulated node with these cards.
+
+    Raises:
+        SimulationError: it is none, another one, or cannot be read.
+    """
+    _same(root, Store(root).read(), profile, count)
+
+
+def _begin(store: Store, wanted: World) -> None:
     with store.locked():
         if store.exists:
             world = store.read()
-            _same(store.root, world, profile, count)
+            _same(store.root, world, wanted.profile, wanted.count)
         else:
-            world = World(profile, count, seed, fabric, driver_version or DRIVER_VERSION)
+            world = wanted
             store.begin(world)
         files.write_node(store.root, world)
 
@@ -61,5 +79,6 @@ def _same(root: Path, world: World, profile: str, count: int) -> None:
     if (world.profile, world.count) != (profile, count):
         raise SimulationError(
             f"simulated hardware: {root} holds {world.profile}:{world.count}, "
-            f"asked for {profile}:{count}; delete the folder {root} to start anew"
+            f"asked for {profile}:{count}; name another folder with --simulate-root, or delete "
+            f"the folder {root} to start anew"
         )

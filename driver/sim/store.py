@@ -45,7 +45,7 @@ class Store:
         try:
             stat = os.stat(self._path)
         except OSError as error:
-            raise SimulationError(self._missing()) from error
+            raise unusable(self.root, error) from error
         cached = self._cached
         if cached is not None and cached[0] == (stat.st_mtime_ns, stat.st_ino, stat.st_size):
             return cached[1]
@@ -75,7 +75,7 @@ class Store:
         try:
             descriptor = os.open(self._lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
         except OSError as error:
-            raise SimulationError(self._missing()) from error
+            raise unusable(self.root, error) from error
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX)
             yield
@@ -88,7 +88,7 @@ class Store:
                 stat = os.fstat(file.fileno())
                 raw = file.read()
         except OSError as error:
-            raise SimulationError(self._missing()) from error
+            raise unusable(self.root, error) from error
         try:
             world = decode(raw)
         except (ValueError, TypeError) as error:
@@ -100,14 +100,29 @@ class Store:
 
     def _write(self, world: World, previous_ns: int) -> None:
         new = f"{self._path}.new"  # one writer at a time: the lock is held
-        with open(new, "wb") as file:
-            file.write(encode(world))
-        stamp = max(time.time_ns(), previous_ns + 1)
-        os.utime(new, ns=(stamp, stamp))
-        os.replace(new, self._path)
+        try:
+            with open(new, "wb") as file:
+                file.write(encode(world))
+            stamp = max(time.time_ns(), previous_ns + 1)
+            os.utime(new, ns=(stamp, stamp))
+            os.replace(new, self._path)
+        except OSError as error:
+            raise unusable(self.root, error) from error
 
-    def _missing(self) -> str:
-        return (
-            f"simulated hardware: no state under {self.root}; "
-            "`aliquot node run --simulate` makes one"
+
+def unusable(root: Path, error: OSError) -> SimulationError:
+    """Why the folder of a simulated node cannot be used, and the option that names another."""
+    if isinstance(error, FileNotFoundError):
+        return SimulationError(
+            f"simulated hardware: no state under {root}; `aliquot node run --simulate … "
+            f"--simulate-root {root}` makes one"
         )
+    at = f" ({error.filename})" if error.filename else ""
+    return refused(root, f"{error.strerror or error}{at}")
+
+
+def refused(root: Path, why: str) -> SimulationError:
+    return SimulationError(
+        f"simulated hardware: {root} cannot be used: {why}; name a folder that this user may "
+        "write to with --simulate-root (--root of `aliquot sim`)"
+    )

@@ -143,7 +143,8 @@ class Journal:
                 self._forget(uid)
 
     def flush(self) -> None:
-        """Wait until the disk has all that was put and removed."""
+        """Wait until the disk has all that was put and removed, or for 10 s; the log says which
+        of it the disk did not take."""
         self._later.flush()
 
     def settle(self, uid: ClaimUid) -> None:

@@ -85,6 +85,55 @@ def test_the_first_rule_that_selects_a_card_decides():
     assert (policy.for_gpu(*L4), policy.for_gpu(*H100)) == (OFFERED, NOT_OFFERED)
 
 
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("all: true", 'product: "NVIDIA L4"'),
+        ("all: true", "uuid: GPU-aaaaaaaa"),
+        ("all: true", "all: true"),
+        ('product: "*"', 'pciAddress: "0001:00:00.0"'),
+        ('product: "NVIDIA*"', 'product: "NVIDIA L4", uuid: GPU-aaaaaaaa'),
+        ("uuid: GPU-AAAAAAAA", "uuid: GPU-aaaaaaaa"),
+        ('pciAddress: "0001:00:00.0"', 'pciAddress: "0001:00:00.0", product: "*L4"'),
+    ],
+)
+@pytest.mark.parametrize("where", ["", "nodes[0]."])
+def test_a_rule_that_never_counts_is_a_mistake(first, second, where):
+    rules = f"gpus: [{{select: {{{first}}}, modes: []}}, {{select: {{{second}}}, modes: [gpu]}}]"
+    text = f"nodes: [{{nodeName: a, {rules}}}]" if where else rules
+    assert problems(text) == (
+        f"{where}gpus[1]: never counts: {where}gpus[0] selects every card that it selects, and "
+        f"the first rule that selects a card decides; put it before {where}gpus[0], or remove "
+        "one of them",
+    )
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ('product: "NVIDIA L4"', "all: true"),
+        ('product: "NVIDIA L4"', 'product: "NVIDIA L40S"'),
+        ('product: "NVIDIA ?"', 'product: "NVIDIA *"'),
+        ('product: "*L4"', "uuid: GPU-aaaaaaaa"),
+        ("uuid: GPU-aaaaaaaa", 'product: "NVIDIA L4"'),
+        ('uuid: GPU-aaaaaaaa, product: "*L4"', "uuid: GPU-aaaaaaaa"),
+        ('pciAddress: "0001:00:00.0"', 'pciAddress: "0002:00:00.0"'),
+    ],
+)
+def test_a_rule_that_may_count_is_none(first, second):
+    parse_policy(
+        f"gpus: [{{select: {{{first}}}, modes: []}}, {{select: {{{second}}}, modes: [gpu]}}]",
+        "policy.yaml",
+    )
+
+
+def test_a_rule_with_another_mistake_is_not_said_to_hide_one():
+    text = "gpus: [{select: {}, modes: []}, {modes: []}, 1, {select: {all: true}, modes: [warp]}]"
+    assert [each for each in problems(text) if "never counts" in each] == []
+    text = "gpus: [{select: {all: true}, modes: [warp]}, {select: {all: true}, modes: [gpu]}]"
+    assert len(problems(text)) == 2
+
+
 NODES = """
 taintEffect: NoSchedule
 orphanGraceSeconds: 100

@@ -8,6 +8,7 @@ import pytest
 
 from cli.checks import folders, hardware, kubelet, policy, runtime
 from cli.checks.runtime import CdiConfig, containerd_cdi, crio_cdi, judge_containerd, judge_dirs
+from driver.errors import NvmlMissingError
 from driver.model.gpu import Inventory, UnreadableGpu
 from driver.model.ids import PciAddress
 from driver.settings import Settings
@@ -239,12 +240,16 @@ def test_leftovers_are_found_and_left(short_root):
 def test_every_problem_of_the_policy_is_a_finding(tmp_path):
     path = tmp_path / "policy.yaml"
     path.write_text("taintEffect: Never\norphanGraceSeconds: -1\n")
-    found = policy.check(path, "node-1")
+    found = policy.check(path, "node-1", no_cards)
     assert [each.level for each in found] == ["fail", "fail"]
     assert {"taintEffect" in each.found for each in found} == {True, False}
     path.write_text("taintEffect: NoExecute\n")
-    assert [each.level for each in policy.check(path, "node-1")] == ["ok"]
-    assert [each.level for each in policy.check(None, "node-1")] == ["ok"]
+    assert [each.level for each in policy.check(path, "node-1", no_cards)] == ["ok"]
+    assert [each.level for each in policy.check(None, "node-1", no_cards)] == ["ok"]
+
+
+def no_cards() -> Inventory:
+    raise NvmlMissingError("nvmlInit_v2", "DRIVER_NOT_LOADED")
 
 
 # Paths that this user may not look at ----------------------------------------------------

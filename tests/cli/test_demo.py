@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -97,6 +98,45 @@ def test_a_signal_stops_it_and_its_processes_and_removes_its_folder(short_root, 
     assert "all as it should be" not in output
     eventually_sync(lambda: not any(alive(int(pid)) for pid in pids), "children are gone")
     assert list(short_root.iterdir()) == []
+
+
+def processes_of(folder: Path) -> dict[int, str]:
+    """Those that name the folder in their command line, control daemons included."""
+    found: dict[int, str] = {}
+    for each in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):  # it ended meanwhile
+            words = (each / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            if str(folder) in words:
+                found[int(each.name)] = words
+    return found
+
+
+def test_what_it_started_ends_with_it_even_if_it_is_killed(short_root):
+    code = (
+        "import asyncio, cli.demo as d, cli.demo_story as s\n"
+        "async def rest(self, client):\n"
+        "    self.say('resting')\n"
+        "    await asyncio.sleep(600)\n"
+        "s.Demo._map = rest\n"
+        "d.demo(['--profile', 'h100-80gb', '--count', '2'])"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=environment(short_root),
+    ) as running:
+        assert running.stdout is not None
+        assert "resting\n" in iter(running.stdout.readline, "")
+        there = processes_of(short_root)
+        running.kill()
+    try:
+        wanted = ("testing.apiserver", " mps ", "cli.main node run", "nvidia-cuda-mps-control")
+        assert [name for name in wanted if name not in " ".join(there.values())] == []
+        eventually_sync(lambda: not processes_of(short_root), f"the end of {there}")
+    finally:
+        for pid in processes_of(short_root):
+            os.kill(pid, signal.SIGKILL)
 
 
 def test_a_plugin_that_dies_fails_the_demo_with_its_log(short_root):

@@ -68,6 +68,21 @@ async def test_a_lost_card_fails_and_the_other_is_shown(examine, node):
     assert found["cards"]["found"].startswith("1 card:")
 
 
+async def test_turning_mig_mode_off_is_advised_only_where_the_policy_leaves_it_alone(
+    examine, node
+):
+    control.set_mig_mode(node / "sim", 1, on=True)
+    status, found = await examine()
+    (card,) = (each for check, each in found.items() if check.startswith("card 0000:"))
+    assert (status, card["level"]) == (0, "warn")
+    assert "-mig 0" in card["mend"]
+    policy = node / "policy.yaml"
+    policy.write_text("gpus: [{select: {all: true}, modes: [gpu, mig]}]")
+    _, found = await examine("--config", policy)
+    (card,) = (each for check, each in found.items() if check.startswith("card 0000:"))
+    assert (card["level"], card["mend"]) == ("ok", "")
+
+
 @pytest.mark.parametrize(
     ("version", "library", "said"),
     [
@@ -111,6 +126,48 @@ async def test_a_policy_with_mistakes_fails(examine, node):
     assert "taintEffect" in found["policy file"]["found"]
 
 
+async def test_a_rule_that_leaves_a_card_no_room_is_named_with_the_card(examine, node):
+    policy = node / "policy.yaml"
+    first = "- select: {pciAddress: 'ffff:00:00.0'}\n  modes: []\n"
+    rule = "- select: {all: true}\n  modes: [gpu, mps]\n  reserve: 64Gi\n"
+    policy.write_text(f"gpus:\n{first}{rule}")
+    status, found = await examine("--config", policy)
+    assert status == 0
+    told = found["policy file"]
+    assert told["level"] == "warn"
+    assert told["found"].startswith("card GPU-")
+    assert "A100-SXM4-40GB" in told["found"]
+    assert "gpus[1].reserve is 64Gi" in told["found"]
+    assert str(policy) in told["mend"]
+    policy.write_text(f"gpus:\n{first}{rule}".replace("64Gi", "1Gi"))
+    _, found = await examine("--config", policy)
+    assert found["policy file"]["level"] == "ok"
+
+
+def test_a_policy_is_looked_at_where_there_are_no_cards(aliquot, node):
+    policy = node / "policy.yaml"
+    policy.write_text("wings: 2\n")
+    state = node / "sim" / "sim" / "state.json"
+    state.unlink()
+    result = aliquot(*options(node), "--config", policy)
+    assert "wings: unknown field" in result.output
+    policy.write_text("gpus: [{select: {all: true}, modes: [mps], reserve: 64Gi}]\n")
+    result = aliquot(*options(node), "--config", policy)
+    assert f"policy file: {policy}" in result.output
+
+
+def test_what_mistakes_have_in_common_is_said_once(aliquot, node):
+    policy = node / "policy.yaml"
+    policy.write_text("taintEffect: Never\nwings: 2\norphanGraceSeconds: -1\n")
+    lines = aliquot(*options(node), "--config", policy).output.splitlines()
+    (mend,) = (line for line in lines if f"mend {policy}" in line)
+    assert [line for line in lines if line.endswith("a valid policy")] == [
+        "        wanted  a valid policy"
+    ]
+    above = lines[lines.index(mend) - 4 : lines.index(mend) - 1]
+    assert [line.split(":")[0] for line in above] == ["  fail  policy file"] * 3
+
+
 def test_text_has_areas_findings_cures_and_a_sum(aliquot, node):
     result = aliquot(*options(node))  # there is no API server
     assert result.exit_code == 1
@@ -132,6 +189,17 @@ def test_simulated_hardware_that_is_not_there_is_a_finding_and_not_made(aliquot,
     found = {each["check"]: each for each in json.loads(result.output)}
     assert found["simulated hardware"]["level"] == "fail"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_simulated_hardware_of_other_cards_or_that_is_no_folder_is_a_finding(aliquot, node):
+    found = aliquot(*options(node), "--simulate", "a100-40gb:4").output
+    assert (
+        f"fail  simulated hardware: {node}/sim holds a100-40gb:2, asked for a100-40gb:4" in found
+    )
+    assert "--simulate-root" in found
+    (node / "file").touch()
+    found = aliquot(*options(node), "--simulate-root", node / "file").output
+    assert f"fail  simulated hardware: {node}/file cannot be used: Not a directory" in found
 
 
 @pytest.mark.parametrize(

@@ -46,6 +46,8 @@ def test_help_loads_no_heavy_library(command):
         (["--node-name", "Node_1"], "'Node_1' is not a DNS name"),
         (["--node-name", "a", "--driver-name", "-x"], "'-x' is not a DNS name"),
         (["--node-name", "a", "--health-interval", "0"], "0.0 is not in the range"),
+        (["--node-name", "a", "--health-interval", "nan"], "'nan' is not a number in the range"),
+        (["--node-name", "a", "--refresh-interval", "inf"], "inf is not in the range"),
         (["--node-name", "a", "--log-level", "loud"], "'loud' is not one of"),
     ],
 )
@@ -53,6 +55,23 @@ def test_the_plugin_refuses_bad_options_before_it_starts(aliquot, arguments, sai
     result = aliquot("node", "run", *arguments)
     assert result.exit_code == 2
     assert said in result.output
+
+
+def test_a_relative_folder_of_simulated_hardware_is_made_absolute(aliquot, monkeypatch, tmp_path):
+    """CDI specs name what is in it, and CDI takes absolute paths only."""
+    given = []
+
+    def run(settings):
+        given.append(settings)
+        return 0
+
+    monkeypatch.setattr("driver.main.run", run)
+    monkeypatch.setattr("driver.logs.set_up", lambda *_: None)
+    monkeypatch.setattr("signal.signal", lambda *_: None)
+    monkeypatch.chdir(tmp_path)
+    options = ("--simulate", "l4", "--simulate-root", "sim")
+    assert aliquot("node", "run", "--node-name", "a", *options).exit_code == 0
+    assert given[0].simulate_root == tmp_path / "sim"
 
 
 def test_a_terminal_without_the_bars_characters_gets_question_marks():

@@ -1,11 +1,14 @@
 import json
 import os
 import signal
+import subprocess
+import sys
 
 import pytest
 
 from mps.client import MpsClient
 from mps.protocol import MIB, CardSpec
+from mps.settings import Settings
 from tests.mps.rig import Rig, gpu
 from tests.polling import eventually_sync
 
@@ -68,11 +71,51 @@ def test_status_without_a_program_says_why(aliquot, short_root):
     with rig.process():
         result = aliquot("mps", "status", "--run-dir", rig.settings.run_dir)
     assert result.exit_code == 1
-    assert "is not there; install" in result.output
-    assert "protocol none" in result.output
+    lines = result.output.splitlines()
+    used = "cannot be used, so no card can be shared by MPS"
+    assert lines[1] == f"control program: {rig.program}: {used}"
+    assert lines[2].startswith(f"fail  control program {rig.program} is not there")
+    assert "user" not in lines[1] + lines[2]
 
 
 def test_status_without_a_supervisor_says_where_to_look(aliquot, tmp_path):
     result = aliquot("mps", "status", "--run-dir", tmp_path)
     assert result.exit_code == 1
     assert "there is no such socket; look at the MPS supervisor" in result.output
+
+
+WRONG = [
+    (["--run-dir", "run"], "--run-dir: got 'run', want an absolute path"),
+    (["--state-dir", "./state"], "--state-dir: got 'state', want an absolute path"),
+    (["--socket", "s"], "--socket: got 's', want an absolute path"),
+    (["--control-program", "mps"], "--control-program: got 'mps', want an absolute path"),
+    (["--driver-root", "drivers"], "--driver-root: got 'drivers', want an absolute path"),
+    (["--cgroup-root", "cgroup"], "--cgroup-root: got 'cgroup', want an absolute path"),
+    (["--probe-interval", "nan"], "--probe-interval: got nan, want 0.1 to 86400 seconds"),
+    (["--start-timeout", "inf"], "--start-timeout: got inf, want 0.1 to 86400 seconds"),
+    (["--probe-timeout=-1"], "--probe-timeout: got -1, want 0.1 to 86400 seconds"),
+    (["--settle", "0"], "--settle: got 0, want 0.1 to 86400 seconds"),
+    (["--quit-timeout", "11"], "--quit-timeout: got 11, want 0 to 10 seconds"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "said"), WRONG)
+def test_serve_refuses_what_it_cannot_use(aliquot, monkeypatch, arguments, said):
+    monkeypatch.setattr("mps.main.run", lambda settings: pytest.fail(f"served {settings}"))
+    result = aliquot("mps", "serve", *arguments)
+    assert result.exit_code == 2
+    assert said in result.output
+
+
+def test_without_the_command_line_tool_the_same_is_refused_at_once():
+    wrong = [word for arguments, _ in WRONG for word in arguments]
+    done = subprocess.run(
+        [sys.executable, "-m", "mps", *wrong], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert [said for _, said in WRONG if said not in done.stderr] == []
+
+
+def test_the_defaults_are_none_of_these():
+    assert [*Settings().mistakes()] == []
+    assert [*Settings(cgroup_root=None).mistakes()] == []

@@ -4,6 +4,8 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from cli.checks.cluster import MINIMUM
+from cli.render import _OLDEST
 from driver.sim.profiles import PROFILES
 
 VERSIONS = ("1.34", "1.35", "1.36", "1.37")
@@ -146,7 +148,11 @@ def test_the_class_as_a_table(aliquot):
         (["l4", "--features", "taints,colour"], "no feature colour; known: taints"),
         (["l4", "--node-name", "Node_1"], "'Node_1' is not a DNS name"),
         (["l4", "--extended-resource-name", "a/b"], "add --classes"),
-        (["l4", "--modes", "gpu,colour"], "modes"),
+        (["l4", "--modes", "gpu,colour"], "'--modes': no mode 'colour'; known: gpu, mps"),
+        (["l4", "--modes", ""], "'--modes': no mode ''; known: gpu, mps, timeslice, mig"),
+        (["l4", "--modes", "gpu,"], "no mode ''"),
+        (["l4", "--modes", "gpu,mps,gpu"], "gpu stands there twice"),
+        (["l4", "--extended-resource-name", ""], "'' has no domain"),
         (["l4", "--modes", "gpu", "--config", "p.yaml"], "give one of them"),
         (["nope", "--classes"], "no profile 'nope'"),
         (["l4", "--config", "/nowhere/policy.yaml"], "/nowhere/policy.yaml"),
@@ -181,6 +187,48 @@ def test_the_version_decides_what_stands_side_by_side(aliquot, version, modes, d
     arguments = ("l4", "--count", 1, "--kubernetes", version, "--modes", modes, "-o", "table")
     lines = aliquot("render", *arguments).output.splitlines()[1:]
     assert [line.split()[2] for line in lines] == devices
+
+
+def test_a_version_without_the_api_is_refused_with_what_is_supported(aliquot):
+    for version in ("1.20", "v1.33.9", "1.0"):
+        result = aliquot("render", "l4", "--kubernetes", version)
+        assert result.exit_code == 2
+        assert f"{version} has no resource.k8s.io/v1; supported are 1.34 and" in result.output
+    assert _OLDEST == MINIMUM
+
+
+RESOURCES = (
+    ("gpu", "has no domain; want one such as nvidia.com/gpu"),
+    ("kubernetes.io/gpu", "has kubernetes.io/, which belongs"),
+    ("deviceclass.resource.kubernetes.io/gpu", "has kubernetes.io/, which belongs"),
+    ("requests.nvidia.com/gpu", "begins with requests., which only quotas do"),
+    ("/gpu", "has no DNS name before the slash"),
+    ("Nvidia.com/gpu", "has no DNS name before the slash"),
+    ("nvidia..com/gpu", "has no DNS name before the slash"),
+    ("nvidia.com-/gpu", "has no DNS name before the slash"),
+    (f"{'a' * 245}/gpu", "has no DNS name before the slash: at most 244"),
+    ("nvidia.com/", "has no name after the slash"),
+    ("nvidia.com/gpu/a", "has no name after the slash"),
+    ("nvidia.com/gpu.", "has no name after the slash"),
+    ("nvidia.com/gp u", "has no name after the slash"),
+    ("nvidia.com/gpu\n", "has no name after the slash"),
+    (f"nvidia.com/{'a' * 64}", "has no name after the slash: at most 63"),
+)
+
+
+@pytest.mark.parametrize(("name", "said"), RESOURCES)
+def test_an_extended_resource_that_the_api_server_refuses_is_refused(aliquot, name, said):
+    result = aliquot("render", "--classes", "--extended-resource-name", name)
+    assert result.exit_code == 2
+    assert said in " ".join(result.output.split())
+
+
+@pytest.mark.parametrize(
+    "name", ["nvidia.com/gpu", "a/b", "x.example.com/Mig-1g.5gb_me", f"{'a' * 244}/{'b' * 63}"]
+)
+def test_any_other_extended_resource_is_taken(aliquot, name):
+    result = aliquot("render", "--classes", "--extended-resource-name", name)
+    assert result.exit_code == 0
 
 
 def test_a_version_is_one_of_kubernetes_1(aliquot):

@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager, suppress
 import pynvml
 import pytest
 
-from api.policy import NodePolicy
+from api.policy import NodePolicy, parse_policy
 from driver.errors import HardwareError, PolicyError
 from driver.hw.health import HealthSource
 from driver.sim import control
@@ -132,6 +132,23 @@ async def test_a_held_card_is_known_to_be_held(machine, parts):
     await parts.driver.prepare(claim(1, machine.device(0)))
     assert parts.watch.held_gpus() == {machine.uuids[0]}
     assert parts.watch.held_devices() == {machine.device(0)}
+
+
+async def test_a_card_that_the_policy_leaves_no_room_is_told_once_with_the_rule(
+    machine, parts, caplog
+):
+    text = "gpus: [{select: {all: true}, modes: [gpu, mps], reserve: %s}]"
+    parts.cards.policy = parse_policy(text % "90Gi", "policy.yaml")
+    await parts.watch.refresh()
+    await parts.watch.refresh()
+    assert {change.gpu for change in parts.told} == set(machine.uuids)
+    assert [change.reason for change in parts.told] == ["PolicyLeavesNoRoom"] * 2
+    assert "gpus[0].reserve is 90Gi" in parts.told[0].text
+    assert caplog.text.count(f"card {machine.uuids[0]}: NVIDIA H100") == 1
+    for reserve in ("1Gi", "90Gi"):  # mended, and wrong again
+        parts.cards.policy = parse_policy(text % reserve, "policy.yaml")
+        await parts.watch.refresh()
+    assert len(parts.told) == 4
 
 
 # Events ----------------------------------------------------------------------------------

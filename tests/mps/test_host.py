@@ -106,10 +106,8 @@ def test_a_process_that_poses_as_a_daemon_is_not_believed(rig):
         environment = {**os.environ, **proc.environment(state.pid)}
         words = [sys.executable, "-c", "input()", "-f"]
         with subprocess.Popen(words, env=environment, stdin=subprocess.PIPE) as poser:
-            # Its environment can be read only moments after exec.
-            eventually_sync(
-                lambda: proc.is_ours(poser.pid, daemon.paths.folder), "the poser to be there"
-            )
+            # Popen returns when exec closes its pipe, which is before /proc shows the environment.
+            eventually_sync(lambda: proc.is_ours(poser.pid, daemon.paths.folder), "it poses")
             assert [each.pid for each in daemon.daemons()] == [state.pid]
             poser.communicate(b"\n")
         one.stop(gpu(0))

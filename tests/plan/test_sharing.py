@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from api.policy import NodePolicy
 from driver.model.gpu import MigMode
 from driver.model.shares import Limits, MpsFacts, SharingFacts
 from driver.model.units import Bytes
@@ -21,6 +22,7 @@ from driver.plan.layout import (
     offered_modes,
 )
 from driver.plan.resources import driver_resources
+from driver.plan.sharing import without_room
 from kubeletplugin.publish_checks import check_pool
 from tests.plan.builders import POOL, by_name, cuttable, gpu, inventory, partition, switched, whole
 from tests.plan.shared import GIB, MEMORY, MIB, NEW_DRIVER, PODS, V2, V3, policy, shared_of
@@ -102,6 +104,59 @@ def test_a_card_that_cannot_be_limited_is_still_used_in_turns(card, rule):
     found = node_devices(inventory(card), policy(**rule), sharing=V2)
     assert [each.name for each in found if each.name.endswith("-mps")] == []
     assert [each.name for each in found if each.name.endswith("slice")]
+
+
+@pytest.mark.parametrize(
+    ("card", "rule", "why"),
+    [
+        (
+            gpu(0),
+            {"reserve": "90Gi"},
+            "gpus[0].reserve is 90Gi of 81008Mi that they could have",
+        ),
+        (
+            gpu(0),
+            {"reserve": "81007Mi", "modes": "[timeslice]"},
+            "gpus[0].reserve is 81007Mi of 81008Mi that they could have",
+        ),
+        (
+            gpu(0),
+            {"reserve": "1Gi", "shareSize": "{memory: 80Gi}"},
+            "gpus[0].shareSize.memory is 80Gi, and they have 79984Mi",
+        ),
+        (
+            gpu(0, memory=Bytes(560 * MIB)),
+            {"defaultShares": "48"},
+            "gpus[0].defaultShares is 48 of 9Mi, less than 1Mi for each",
+        ),
+    ],
+)
+def test_a_rule_that_leaves_no_room_for_shares_is_named_with_the_card(card, rule, why):
+    (found,) = without_room(inventory(card), policy(**rule))
+    assert found == (
+        card.uuid,
+        f"{card.product} at {card.pci} has no room for shares: {why}; lower it, or give the card "
+        "a rule of its own",
+    )
+
+
+@pytest.mark.parametrize(
+    ("card", "rule"),
+    [
+        pytest.param(gpu(0), {}, id="no-numbers"),
+        pytest.param(gpu(0), {"reserve": "81006Mi"}, id="just-enough"),
+        pytest.param(gpu(0), {"reserve": "90Gi", "modes": "[gpu, mig]"}, id="not-shared"),
+        pytest.param(gpu(0, memory=Bytes(0)), {"reserve": "1Gi"}, id="none-of-its-own"),
+        pytest.param(
+            gpu(0), {"shareSize": "{memory: 80Gi}", "modes": "[timeslice]"}, id="turns-only"
+        ),
+        pytest.param(gpu(0), {"shareSize": "{memory: 81008Mi}"}, id="one-share"),
+        pytest.param(gpu(0), {"defaultShares": "48"}, id="parts"),
+    ],
+)
+def test_a_rule_that_leaves_room_is_none(card, rule):
+    assert list(without_room(inventory(card), policy(**rule))) == []
+    assert list(without_room(inventory(card), NodePolicy())) == []
 
 
 @pytest.mark.parametrize(

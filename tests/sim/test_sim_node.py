@@ -1,10 +1,12 @@
 """Topology and files of a simulated node: what lies around NVML."""
 
+import errno
 import json
 import os
 import stat
 import subprocess
 import sys
+from pathlib import Path
 
 import pynvml
 import pytest
@@ -259,6 +261,65 @@ def test_another_node_in_the_same_folder_is_refused(node, profile, count):
     assert "a30:2" in str(caught.value)
     assert f"{profile}:{count}" in str(caught.value)
     assert f"delete the folder {root}" in str(caught.value)
+    assert "--simulate-root" in str(caught.value)
+    with pytest.raises(SimulationError, match=f"asked for {profile}:{count}"):
+        setup.check_same(root, profile, count)
+    setup.check_same(root, "a30", 2)
+
+
+def break_root(tmp_path, how):
+    root = tmp_path / "node"
+    if how == "a file":
+        root.touch()
+    elif how == "below a file":
+        root.touch()
+        return root / "node"
+    elif how == "a state that is a folder":
+        (root / "sim/state.json").mkdir(parents=True)
+    elif how == "a lock that is a folder":
+        (root / "sim/lock").mkdir(parents=True)
+    elif how == "a file for a folder":
+        root.mkdir()
+        (root / "dev").touch()
+    return root
+
+
+@pytest.mark.parametrize(
+    ("how", "why"),
+    [
+        ("a file", "Not a directory"),
+        ("below a file", "Not a directory"),
+        ("a state that is a folder", "Is a directory"),
+        ("a lock that is a folder", "Is a directory"),
+        ("a file for a folder", "Not a directory"),
+    ],
+)
+def test_a_folder_that_cannot_be_used_is_named_with_the_option(tmp_path, how, why):
+    root = break_root(tmp_path, how)
+    with pytest.raises(SimulationError) as caught:
+        setup.create(root, "l4", 1)
+    assert f"{root} cannot be used: {why} ({root}" in str(caught.value)
+    assert "--simulate-root" in str(caught.value)
+
+
+def test_a_folder_in_which_nothing_can_be_made_is_named():
+    with pytest.raises(SimulationError, match="/proc/none cannot be used: nothing can be made"):
+        setup.create(Path("/proc/none"), "l4", 1)
+
+
+@pytest.mark.parametrize("call", ["open", "replace"])
+def test_a_folder_without_the_right_or_room_is_named(node, monkeypatch, call):
+    root = node("l4", 1)
+
+    def refuse(path, *_, **__):
+        raise PermissionError(errno.EACCES, "Permission denied", str(path))
+
+    monkeypatch.setattr(os, call, refuse)
+    with pytest.raises(
+        SimulationError, match=r"cannot be used: Permission denied .*sim/"
+    ) as raised:
+        control.lose(root, 0)
+    assert "--root of `aliquot sim`" in str(raised.value)
 
 
 def test_wrong_requests_are_refused_by_name(tmp_path):
