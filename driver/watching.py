@@ -4,6 +4,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping, Set
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -13,7 +14,7 @@ from driver.hw.health import HealthSource
 from driver.hw.nvml import Nvml
 from driver.model.ids import DeviceName, GpuUuid
 from driver.model.mig import Place
-from driver.model.readings import CardReading, XidEvent
+from driver.model.readings import XidEvent
 from driver.node import Change, NodeCards
 from driver.plan.sharing import without_room
 from driver.sharing import Seen
@@ -123,19 +124,20 @@ class CardWatch:
             self._nvml.close()  # a driver that was reloaded answers who opens NVML anew
         return self._cards.all_lost(self.problem)
 
-    async def poll(self) -> None:
-        """Read the health of every known card."""
+    async def poll(self, *, regular: bool = True) -> None:
+        """Read the health of every known card. ``regular``: one health interval after the last
+        time."""
         if self.problem:
             await self.refresh()
             return
         async with self._turn:
-            changes = await asyncio.to_thread(self._poll)
+            changes = await asyncio.to_thread(self._poll, regular)
         if changes:
             self._report(changes)
 
-    def _poll(self) -> tuple[Change, ...]:
+    def _poll(self, regular: bool) -> tuple[Change, ...]:
         try:
-            readings: Iterable[CardReading | XidEvent] = self._source.poll()
+            readings = [replace(each, regular=regular) for each in self._source.poll()]
         except HardwareError as error:
             changes = self._all_lost(error)
         else:
@@ -152,7 +154,7 @@ class CardWatch:
             if changes:
                 await asyncio.to_thread(self._cards.save)
         self._report(changes)
-        await self.poll()
+        await self.poll(regular=False)
 
     def _report(self, changes: Iterable[Change]) -> None:
         for change in changes:

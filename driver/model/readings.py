@@ -16,6 +16,7 @@ class CardReading:
     remap_pending: bool | None = None  # rows will be remapped at the next reset (Ampere and newer)
     remap_failed: bool | None = None  # no spare row left: the board must be replaced
     retired_pending: bool | None = None  # pages retired at the next reset (before Ampere)
+    regular: bool = False  # by the clock: the regular one before is a health interval older
     problem: str | None = None  # why something could not be read; None when all was answered
 
 

@@ -20,7 +20,9 @@ _ACTIONS = {
     5: "RecoverImexDomain",
 }
 _UNKNOWN_XID = 999  # NVML could not tell which
-_CALM_READINGS = 2  # the driver sets the recovery action some time after the event
+# The driver sets the recovery action some time after the event, so readings right after it, and
+# two that happen to come together, do not count: an interval lies between regular ones.
+_CALM_READINGS = 2
 _MAX_TAINTS = 4  # a device on Kubernetes 1.34; 16 since 1.35
 
 
@@ -159,7 +161,7 @@ def _after_reading(previous: CardHealth, reading: CardReading) -> CardHealth:
     ecc = previous.ecc if failed else False
     if reading.ecc_uncorrected is not None:
         ecc = reading.ecc_uncorrected > 0
-    calm = previous.calm + 1 if reading.recovery_action == 0 and not failed else 0
+    calm = previous.calm + reading.regular if reading.recovery_action == 0 and not failed else 0
     mended = _is_mended(previous, reading, calm)
     return CardHealth(
         lost=False,
@@ -176,8 +178,8 @@ def _is_mended(previous: CardHealth, reading: CardReading, calm: int) -> bool:
     """Whether the cause of an XID is gone (dra-driver-nvidia-gpu#1455).
 
     The card was lost and answers again, so it was reset; or the driver asked for a recovery and
-    no longer does; or it asked for none in two readings since. A card that does not tell its
-    recovery action keeps the XID until the next boot.
+    no longer does; or it asked for none in two regular readings since. A card that does not tell
+    its recovery action keeps the XID until the next boot.
     """
     if reading.problem is not None:
         return False

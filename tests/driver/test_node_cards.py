@@ -172,7 +172,9 @@ def test_without_taints_faulty_cards_are_withdrawn_and_come_back(machine, parts)
     parts.cards.apply([xid(machine, 0)])
     assert list(taint_keys(parts.pool(features=NO_TAINTS))) == [machine.device(1)]
     for _ in range(2):  # calm readings
-        parts.cards.apply([CardReading(gpu=machine.uuids[0], lost=False, recovery_action=0)])
+        parts.cards.apply(
+            [CardReading(gpu=machine.uuids[0], lost=False, recovery_action=0, regular=True)]
+        )
     assert sorted(taint_keys(parts.pool(features=NO_TAINTS))) == sorted(
         [machine.device(0), machine.device(1)]
     )

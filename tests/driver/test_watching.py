@@ -11,6 +11,7 @@ import pytest
 from api.policy import NodePolicy, parse_policy
 from driver.errors import HardwareError, PolicyError
 from driver.hw.health import HealthSource
+from driver.model.readings import XidEvent
 from driver.sim import control
 from driver.watching import PolicyFile, read_policy
 from tests.driver.machine import NODE, claim, taint_keys
@@ -48,6 +49,20 @@ async def test_a_poll_that_finds_nothing_new_publishes_nothing(machine, parts):
     parts.published.clear()
     await parts.watch.poll()
     assert parts.published == []
+
+
+async def test_an_xid_outlasts_the_readings_that_it_causes_itself(machine, parts):
+    """The driver asks for a recovery only some time later."""
+    await parts.watch.refresh()
+    event = XidEvent(machine.uuids[1], 48)
+    await parts.watch.take([event])
+    await parts.watch.take([event])
+    await parts.watch.refresh()
+    await parts.watch.refresh()
+    assert parts.cards.health[machine.uuids[1]].xid == 48
+    await parts.watch.poll()
+    await parts.watch.poll()
+    assert parts.cards.health[machine.uuids[1]].xid is None
 
 
 async def test_a_poll_finds_a_lost_card_and_its_return(machine, parts):

@@ -22,7 +22,8 @@ from tests.plan.builders import gpu
 
 POLICY = NodePolicy()
 GPU = gpu().uuid
-GOOD = CardReading(GPU, lost=False, recovery_action=0, ecc_uncorrected=0)
+GOOD = CardReading(GPU, lost=False, recovery_action=0, ecc_uncorrected=0, regular=True)
+EXTRA = replace(GOOD, regular=False)  # right after an event, or when all is enumerated anew
 SILENT = CardReading(GPU, lost=False)  # an old card that tells none of it
 LOST = CardReading(GPU, lost=True)
 FAILED = CardReading(GPU, lost=False, problem="nvmlDeviceGetFieldValues: timeout")
@@ -65,6 +66,8 @@ def reset_asked(action=1):
         pytest.param([XidEvent(GPU, 48, 2, 0)], {"xid": "48"}, id="xid-of-a-partition"),
         pytest.param([xid(48), GOOD], {"xid": "48"}, id="one-good-reading-may-be-too-early"),
         pytest.param([xid(48), GOOD, GOOD], {}, id="two-good-readings"),
+        pytest.param([xid(48), EXTRA, EXTRA, EXTRA, GOOD], {"xid": "48"}, id="within-moments"),
+        pytest.param([xid(48), EXTRA, GOOD, EXTRA, GOOD], {}, id="with-others-between"),
         pytest.param([xid(48), GOOD, xid(48), GOOD], {"xid": "48"}, id="again"),
         pytest.param([xid(48), GOOD, FAILED, GOOD], {"xid": "48"}, id="not-in-a-row"),
         pytest.param([xid(48), SILENT, SILENT, SILENT], {"xid": "48"}, id="no-recovery-action"),
