@@ -168,6 +168,7 @@ class NodeDaemon:
         self.plugin = KubeletPlugin(
             s.driver_name, paths, forward, self._claims, self.publisher, self.metrics
         )
+        self._status.idle = self.plugin.idle
         if s.http_address:
             self._spawn(self._answer_probes(listen(s.http_address)), "probes and metrics")
         try:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 
 from driver.model.claims import Record
@@ -19,6 +19,12 @@ log = logging.getLogger(__name__)
 _BACKOFF_S = (0.5, 2.0, 10.0, 30.0)
 _REFUSED_FOR_S = 3600.0  # a right may be granted meanwhile; sooner would be a write each round
 _AFTER_S = 0.005  # the answer to the kubelet goes out first, on the same event loop
+# A hundred claims at once are answered first: each write costs the API server what a GET costs.
+_YIELD_S = 2.0  # the longest that one write waits for claims
+
+
+async def _at_once(_: float) -> None:
+    """Nobody else is there."""
 
 
 class StatusWriter:
@@ -28,6 +34,7 @@ class StatusWriter:
         self, client: KubeClient, driver: str, gpus: Callable[[], Mapping[GpuUuid, Gpu]]
     ) -> None:
         self.troubles: Callable[[Record], Troubles] = lambda _: NO_TROUBLES
+        self.idle: Callable[[float], Awaitable[object]] = _at_once
         self._client = client
         self._driver = driver
         self._gpus = gpus
@@ -67,6 +74,9 @@ class StatusWriter:
             await self._wake.wait()
             self._wake.clear()
             while self._waiting:
+                await self.idle(_YIELD_S)
+                if not self._waiting:
+                    break  # released meanwhile
                 uid, record = next(iter(self._waiting.items()))
                 if await self._write(record):
                     failures = 0

@@ -139,6 +139,10 @@ class KubeletPlugin:
         """Unprepare likewise: what the kubelet will never ask for (a claim it has forgotten)."""
         return (await self._service.unprepare([ref]))[ref.uid].error
 
+    async def idle(self, timeout_s: float) -> bool:
+        """Wait until no claim is worked on: for what is less urgent. False: some still are."""
+        return await self._work.drain(timeout_s)
+
     def set_health(self, devices: Iterable[DeviceHealth]) -> None:
         """The complete list of devices and how they are."""
         self._board.set(devices)

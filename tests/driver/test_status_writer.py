@@ -48,6 +48,48 @@ async def settled(writer):
     await eventually(lambda: not writer.waiting, "all is written")
 
 
+async def test_claims_that_are_worked_on_come_first(api, writer, prepared):
+    quiet = asyncio.Event()
+    asked = []
+
+    async def idle(timeout_s):
+        asked.append(timeout_s)
+        await quiet.wait()
+
+    writer.idle = idle
+    _, first = await prepared("one")
+    _, second = await prepared("two", 1)
+    writer.put(first)
+    writer.put(second)
+    await eventually(lambda: asked, "it waits")
+    assert api.writes[WRITES] == 0
+    writer.drop(first)
+    quiet.set()
+    await settled(writer)
+    assert api.writes[WRITES] == 1  # what was released meanwhile is not written
+    assert asked[0] > 0
+    writer.drop(second)
+
+
+async def test_what_is_released_while_it_waits_is_not_written(api, writer, prepared):
+    _, record = await prepared()
+    quiet, waiting = asyncio.Event(), asyncio.Event()
+
+    async def idle(timeout_s):
+        waiting.set()
+        await quiet.wait()
+
+    writer.idle = idle
+    writer.put(record)
+    await waiting.wait()
+    writer.drop(record)
+    quiet.set()
+    _, other = await prepared("two", 1)
+    writer.put(other)
+    await settled(writer)
+    assert api.writes[WRITES] == 1
+
+
 async def test_what_is_put_is_written_once(api, machine, writer, prepared):
     _, record = await prepared()
     writer.put(record)
