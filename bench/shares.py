@@ -50,17 +50,19 @@ def shared(bed: Bed, count: int) -> dict[str, Any]:
     """Prints tables; returns every value: milliseconds, seconds (``…_s``), MiB."""
     with _node(bed) as node:
         found = inside(bed, _measure(bed, node, count))
+    with _node(bed, "--claim-cache"):
+        found |= inside(bed, _from_the_cache(bed, count))
     _print(found)
     return found
 
 
 @contextmanager
-def _node(bed: Bed) -> Iterator[_Node]:
+def _node(bed: Bed, *more: str) -> Iterator[_Node]:
     policy = bed.cluster.layout.root / "bench-shares.yaml"
     policy.write_text(_POLICY)
     supervisor, run_dir = start_supervisor(bed.cluster)
     socket = run_dir / "supervisor.sock"
-    options = (f"--config={policy}", f"--mps-socket={socket}")
+    options = (f"--config={policy}", f"--mps-socket={socket}", *more)
     plugin = bed.ours(OURS, f"h100-80gb:{_CARDS}", *options)
     try:
         with bed.running([(plugin, OURS, 2 * _CARDS)]):
@@ -90,16 +92,38 @@ def _single(
     socket: Socket, cold: Sequence[ClaimRef], warm: Sequence[ClaimRef], count: int
 ) -> dict[str, Any]:
     holder, *others = warm
-    times: dict[str, list[float]] = {"cold": [], "ended": [], "warm": [], "given": []}
+    times: dict[str, list[float]] = {"cold": [], "ended": []}
     for ref in cold:
         _turn(socket, ref, times["cold"], times["ended"])
     socket.prepare(holder)
-    while len(times["warm"]) < count:
-        for ref in others:
-            _turn(socket, ref, times["warm"], times["given"])
+    times["warm"], times["given"] = _warm(socket, others, count)
     times |= _beside(socket, cold, others)
     socket.unprepare(holder)
     return times
+
+
+def _warm(socket: Socket, refs: Sequence[ClaimRef], count: int) -> tuple[list[float], list[float]]:
+    """While somebody has a share of the card: each prepared and unprepared."""
+    came: list[float] = []
+    went: list[float] = []
+    while len(came) < count:
+        for ref in refs:
+            _turn(socket, ref, came, went)
+    return came, went
+
+
+async def _from_the_cache(bed: Bed, count: int) -> dict[str, list[float]]:
+    async with (
+        KubeClient.from_environment(str(bed.cluster.kubeconfig)) as api,
+        stored(api, "default") as claims,
+    ):
+        offers = [each for each in await published(api, OURS) if each.shared]
+        holder, *others = await claims.make(OURS, offers[:1], min(count, _SHARES))
+        with connected("cache", bed.socket(OURS)) as socket:
+            socket.prepare(holder)
+            times = _warm(socket, others, count)[0]
+            socket.unprepare(holder)
+            return {"cached": times}
 
 
 def _whole(socket: Socket, ref: ClaimRef) -> float:
@@ -166,6 +190,7 @@ def _print(found: dict[str, Any]) -> None:
         "a card's first share (cold)": ("cold", f"p50 {COLD_MS:g}"),
         "its end, the daemon's too": ("ended", ""),
         "a further share (warm)": ("warm", f"p50 {WARM_MS:g}, p99 {WARM_99_MS:g}"),
+        "the same, claims from the cache": ("cached", f"p50 {WARM_MS:g}, p99 {WARM_99_MS:g}"),
         "its end": ("given", ""),
         "a whole card, to compare": ("whole", ""),
         "warm, while another card starts its daemon": ("beside", ""),

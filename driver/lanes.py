@@ -33,10 +33,15 @@ class Lanes:
         self._started: set[asyncio.Future[None]] = set()  # or they may vanish half-way
 
     async def run(
-        self, gpus: Iterable[GpuUuid], call: Callable[[], T], *, brief: bool = False
+        self,
+        gpus: Iterable[GpuUuid],
+        call: Callable[[], T],
+        *,
+        brief: Callable[[], bool] = lambda: False,
     ) -> T:
-        """Run blocking ``call`` on a thread, alone on each of ``gpus``; with ``brief`` on the
-        event loop: handing it to a thread and back would take longer than the call.
+        """Run blocking ``call`` on a thread, alone on each of ``gpus``; on the event loop where
+        ``brief``, asked when the lanes are taken, says so: handing it to a thread and back would
+        take longer than the call.
 
         Lanes are taken in sorted order, so that two claims on several cards cannot wait for each
         other. The task that awaits this must not be cancelled.
@@ -47,7 +52,7 @@ class Lanes:
                 lock = self._locks.setdefault(gpu, asyncio.Lock())
                 await lock.acquire()
                 held.append(lock)
-            return call() if brief else await self._on_a_thread(call)
+            return call() if brief() else await self._on_a_thread(call)
         finally:
             for lock in reversed(held):
                 lock.release()

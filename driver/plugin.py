@@ -12,7 +12,7 @@ from driver.apply.executor import Executor, Outcome, Recovery, also, needs_redo
 from driver.errors import DeviceConflictError, DeviceHeldError, DriverError, StateError
 from driver.lanes import Lanes
 from driver.model.claims import AllocatedClaim, ClaimState, Record
-from driver.model.devices import Device, MigPartition, WholeGpu
+from driver.model.devices import Device, MigPartition
 from driver.model.gpu import GpuProcess
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid
 from driver.model.mig import Place, Placement
@@ -24,6 +24,7 @@ from driver.plan.claims import parse_claim
 from driver.plan.layout import is_shared
 from driver.plan.limits import check_pods, given, limited, limited_pods
 from driver.plan.prepare import Around, Foreign, plan_prepare, same_devices
+from driver.plan.standing import changes_nothing, standing
 from driver.pods import pods_of
 from driver.state.cdi_dir import CdiDir
 from driver.state.journal import Journal
@@ -121,9 +122,9 @@ class GpuDriver:
         until = time.monotonic() + self.holder_patience_s
         while True:
             try:
-                touched, brief = self._touched(wanted), self._is_brief(wanted)
                 prepare = partial(self._prepare, wanted, pods)
-                return await self._lanes.run(touched, prepare, brief=brief)
+                brief = partial(self._is_brief, wanted)
+                return await self._lanes.run(self._touched(wanted), prepare, brief=brief)
             except DeviceHeldError:
                 if time.monotonic() >= until:
                     raise
@@ -131,13 +132,16 @@ class GpuDriver:
 
     def _is_brief(self, wanted: AllocatedClaim) -> bool:
         """Whether preparing it waits neither for a card nor for the disk: what it needs to know
-        of whole cards was looked at while the claim was read, and nothing changes on them."""
+        of its cards was looked at while the claim was read, and nothing changes on them. In the
+        lanes of its cards."""
         devices = [self._node.devices.get(each.device) for each in wanted.allocations]
         earlier = self._journal.get(wanted.uid)
         if earlier is not None and (earlier.steps or not same_devices(earlier, wanted)):
             return False
+        records = self._journal.records_on(self._touched(wanted))
+        done = standing(records, self._identity.boot_id, self._node.served)
         return all(
-            isinstance(device, WholeGpu) and device.toggle is None and each.compute_mode is None
+            each.compute_mode is None and changes_nothing(device, done)
             for device, each in zip(devices, wanted.allocations, strict=True)
         ) and self._node.looked_ahead(device.gpu.uuid for device in devices if device)
 
@@ -150,7 +154,7 @@ class GpuDriver:
             return
         release = partial(self._executor.release, record)
         # Without steps two files are renamed or deleted, and nothing waits for the disk.
-        await self._lanes.run(record.gpus, release, brief=not record.steps)
+        await self._lanes.run(record.gpus, release, brief=lambda: not record.steps)
         self._say("unprepared", record)
         self.on_released(record)
 

@@ -38,6 +38,7 @@ from driver.plan import shares
 from driver.plan.kinds import device_type
 from driver.plan.names import card_part
 from driver.plan.shares import Holder
+from driver.plan.standing import standing
 
 _KNOWN_NAMES = 12  # of a node's devices, in an error's text
 
@@ -98,20 +99,9 @@ def plan_prepare(
     for allocation in claim.allocations:
         planning.add(allocation, _device(allocation, devices))
     steps = tuple(planning.steps)
-    done = set(steps) <= _standing(others, boot_id, around.served)
+    done = set(steps) <= standing(others, boot_id, around.served)
     state = ClaimState.COMPLETED if done else ClaimState.STARTED
     return Record(claim, tuple(planning.found), steps, state, boot_id)
-
-
-def _standing(records: Iterable[Record], boot_id: str, served: Set[ServeMps]) -> Set[Step]:
-    """Steps that have their effect already, and that claims hold which need it."""
-    return {
-        step
-        for record in records
-        if record.state is ClaimState.COMPLETED and record.boot_id == boot_id
-        for step in record.steps
-        if not isinstance(step, ServeMps) or step in served
-    }
 
 
 class _Planning:

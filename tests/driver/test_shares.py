@@ -1,6 +1,8 @@
 """Shares of cards: prepared, refused and taken back on simulated cards, with a supervisor in
 memory."""
 
+import threading
+
 import pytest
 
 from driver.errors import ClaimError, DeviceConflictError, DriverError, HardwareError
@@ -98,6 +100,37 @@ async def test_before_protocol_3_limits_come_by_environment(machine, parts, supe
     assert env["CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"] == "0=14336M"
     assert env["CUDA_MPS_ACTIVE_THREAD_PERCENTAGE"] == "25"
     assert supervisor.spaces == {}
+
+
+async def test_a_further_share_asks_nobody_and_hands_nothing_to_a_thread(
+    machine, parts, supervisor, monkeypatch
+):
+    first = mps(machine)
+    await parts.driver.prepare(share(1, first))
+    look(parts)
+    parts.cards.look_ahead()
+    threads = []
+    real = parts.driver.project
+
+    def project(record):
+        threads.append(threading.current_thread())
+        return real(record)
+
+    monkeypatch.setattr(parts.driver, "project", project)
+    supervisor.away = "nobody is there"
+    await parts.driver.prepare(share(2, first))
+    assert threads == [threading.main_thread()]
+    assert parts.record(2).state is ClaimState.COMPLETED
+    assert (
+        environment(machine, 2)["CUDA_MPS_PIPE_DIRECTORY"]
+        == (environment(machine, 1)["CUDA_MPS_PIPE_DIRECTORY"])
+    )
+    supervisor.away = ""
+    await parts.driver.unprepare(ref(1))
+    assert machine.compute_mode(0) == EXCLUSIVE
+    await parts.driver.unprepare(ref(2))
+    assert supervisor.states == {}
+    assert machine.compute_mode(0) == 0
 
 
 async def test_a_repeat_changes_nothing(machine, parts, supervisor):
