@@ -25,7 +25,13 @@ class Handover:
 
     def __init__(self, folder: Path) -> None:
         self._turn = InstanceLock([folder / "turn.lock"])
-        self._registered = InstanceLock([folder / "registered.lock"])
+        self._mark = folder / "registered.lock"
+        self._registered = InstanceLock([self._mark])
+
+    @property
+    def known(self) -> bool:
+        """Whether the kubelet has registered this or an earlier instance with these folders."""
+        return self._mark.exists()
 
     def try_take_turn(self) -> bool:
         """Whether this instance is the next one now. Raises OSError as ``InstanceLock``."""

@@ -66,7 +66,10 @@ class KubeletPlugin:
         self.name = name
         self.phase = Phase.NEW
         self.failed = asyncio.Event()  # the sockets are lost to another instance: exit
-        self.registration = Registration(on_registered=self._on_registered)
+        self.registration = Registration(
+            on_registered=self._on_registered,
+            on_refused=lambda: publisher.set_registered(False),
+        )
         self._paths = paths
         self._publisher = publisher
         self._lock = InstanceLock(paths.locks)
@@ -119,10 +122,16 @@ class KubeletPlugin:
         return " and ".join(str(path) for path in self._paths.locks)
 
     async def serve(self) -> None:
-        """Serve claims, then announce it: the kubelet calls as soon as it has found the socket."""
+        """Serve claims, then announce it: the kubelet calls as soon as it has found the socket.
+
+        It looks for sockets once a second. Where it took an earlier instance with these folders
+        nothing waits for that: what is published is what it will serve.
+        """
         self._service.opened.set()
         await self._open_sockets()
         self.phase = Phase.SERVING
+        if self._handover.known and not self.registration.error:
+            self._publisher.set_registered(True)
         self._watchdog = asyncio.create_task(self._watch(), name="socket watchdog")
 
     async def _open_sockets(self) -> None:

@@ -22,9 +22,11 @@ PLUGIN_TYPE = "DRAPlugin"
 @dataclass
 class Registration:
     """What the kubelet said last. ``on_registered`` is called at each successful registration:
-    also after a restart of the kubelet, which deletes the node's ResourceSlices at its start."""
+    also after a restart of the kubelet, which deletes the node's ResourceSlices at its start.
+    ``on_refused`` where it does not take the plugin."""
 
     on_registered: Callable[[], None] = lambda: None
+    on_refused: Callable[[], None] = lambda: None
     registered: asyncio.Event = field(default_factory=asyncio.Event)
     error: str = ""
 
@@ -36,6 +38,7 @@ class Registration:
     def refuse(self, error: str) -> None:
         self.error = error or "the kubelet gave no reason"
         self.registered.clear()
+        self.on_refused()
 
     def lost(self) -> None:
         """The registration socket had to be made anew: the kubelet has dropped the plugin."""

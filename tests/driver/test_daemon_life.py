@@ -97,10 +97,10 @@ async def test_a_stop_waits_for_the_check_under_way(machine, node, monkeypatch):
     one = await node(refresh_interval_s=60.0)
     poll, begun, ended = one.daemon.watch._poll, [], []
 
-    def counted():
+    def counted(*args):
         begun.append(1)
         try:
-            return poll()
+            return poll(*args)
         finally:
             ended.append(1)
 

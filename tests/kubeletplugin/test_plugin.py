@@ -67,6 +67,20 @@ async def test_a_kubelet_that_comes_back_makes_the_publisher_look_again(root, st
     assert publishing(plugin).resyncs == 2
 
 
+async def test_where_the_kubelet_took_an_earlier_instance_nothing_waits_for_it(root, started):
+    """The kubelet looks for sockets once a second; a first start waits, in case it never does."""
+    first = await started()
+    assert not publishing(first).registered
+    await find(root)
+    await first.stop(1)
+    assert not publishing(first).registered
+    second = await started()
+    assert publishing(second).registered
+    assert not second.ready
+    await register(root / "plugins_registry" / f"{DRIVER}-reg.sock", refuse="name is taken")
+    assert not publishing(second).registered
+
+
 async def test_a_refused_registration_is_kept_with_its_reason(root, started):
     plugin = await started()
     await register(root / "plugins_registry" / f"{DRIVER}-reg.sock", refuse="name is taken")
