@@ -15,6 +15,8 @@ TAINTS, COUNTERS, SHARING = "taints", "counters", "sharing"  # of kubeletplugin.
 # Kubernetes 1.34 wants counters in the ResourceSlice of their devices, and a shared device alone
 # in one.
 COUNTERS_BESIDE_DEVICES = "countersBesideDevices"
+# Kubernetes 1.34 and 1.35 go through the ResourceSlices of a pool in any order.
+UNSORTED = "unsortedResourceSlices"
 COUNTED_SHARES = "countedShares"  # shared devices may consume counters
 
 # What a current cluster with all gates on has.
@@ -27,6 +29,8 @@ def cluster_features(kept: Set[str], minor: int, patch: int) -> frozenset[str]:
     found = set(kept)
     if minor <= 34:
         found.add(COUNTERS_BESIDE_DEVICES)
+    if minor <= 35:
+        found.add(UNSORTED)
     if (minor, patch) >= (36, 3):
         found.add(COUNTED_SHARES)
     return frozenset(found)

@@ -14,6 +14,7 @@ from driver.plan.layout import (
     COUNTERS_BESIDE_DEVICES,
     SHARING,
     TAINTS,
+    UNSORTED,
     is_shared,
     side_by_side,
 )
@@ -75,6 +76,8 @@ def driver_resources(
     layout = _Layout(_MAX_SPECIAL_DEVICES if special else _MAX_DEVICES, publish)
     if COUNTERS_BESIDE_DEVICES in features:
         return DesiredPool(pool, layout.card_by_card(usable, inventory, counted))
+    if UNSORTED in features:
+        return DesiredPool(pool, layout.group_by_group(usable, inventory, counted))
     return DesiredPool(pool, layout.kind_by_kind(usable, inventory, counted))
 
 
@@ -148,10 +151,34 @@ class _Layout:
         for rank, profile in enumerate(profile_ranks(inventory.gpus)):
             of_profile = [each for each in cut if each.profile.name == profile]
             parts += self._cut(f"10-{rank:02}-{profile_label(profile)}", of_profile)
-        sets = [_counter_set(name, there) for name, there in counted.values()]
-        for i, few in enumerate(_chunks(sets, _MAX_COUNTER_SETS)):
-            parts.append(DesiredSlice(f"90-counters-{i:02}", shared_counters=tuple(few)))
-        return tuple(parts)
+        return (*parts, *_counters(counted))
+
+    def group_by_group(
+        self, devices: Sequence[Device], inventory: Inventory, counted: _Counted
+    ) -> tuple[DesiredSlice, ...]:
+        """Kubernetes 1.35: only within a ResourceSlice is there an order. So one holds all
+        partitions of as many cards as it has room for, the smallest first."""
+        cards = [each for each in devices if not isinstance(each, MigPartition)]
+        parts = [*self._cut("00-cards", cards)]
+        ranks = {name: rank for rank, name in enumerate(profile_ranks(inventory.gpus))}
+        cut = [each for each in devices if isinstance(each, MigPartition)]
+        for i, group in enumerate(self._groups(cut, inventory)):
+            of_group = [each for each in cut if each.gpu.uuid in group]
+            run = sorted(of_group, key=lambda each: ranks[each.profile.name])
+            parts += self._cut(f"10-{i:02}", run)
+        return (*parts, *_counters(counted))
+
+    def _groups(self, cut: Sequence[MigPartition], inventory: Inventory) -> list[set[GpuUuid]]:
+        """Cards whose partitions fit into one ResourceSlice together."""
+        found: list[set[GpuUuid]] = [set()]
+        used, sizes = 0, Counter(each.gpu.uuid for each in cut)
+        for gpu in sorted(inventory.gpus, key=lambda gpu: pci_order(gpu.pci)):
+            if used and used + sizes[gpu.uuid] > self._size:
+                found.append(set())
+                used = 0
+            found[-1].add(gpu.uuid)
+            used += sizes[gpu.uuid]
+        return found
 
     def card_by_card(
         self, devices: Sequence[Device], inventory: Inventory, counted: _Counted
@@ -182,6 +209,12 @@ class _Layout:
     def _entries(self, devices: Iterable[Device]) -> tuple[Mapping[str, Any], ...]:
         found = (self._publish(each) for each in devices)
         return tuple(entry for entry in found if entry is not None)
+
+
+def _counters(counted: _Counted) -> Iterable[DesiredSlice]:
+    sets = [_counter_set(name, there) for name, there in counted.values()]
+    for i, few in enumerate(_chunks(sets, _MAX_COUNTER_SETS)):
+        yield DesiredSlice(f"90-counters-{i:02}", shared_counters=tuple(few))
 
 
 def _counter_set(name: str, there: Mapping[str, int]) -> dict[str, Any]:

@@ -4,13 +4,14 @@ import kubernetes_validate
 import pytest
 
 from driver.plan.allocatable import allocatable
-from driver.plan.layout import COUNTERS_BESIDE_DEVICES
+from driver.plan.layout import COUNTERS_BESIDE_DEVICES, UNSORTED
 from driver.plan.resources import driver_resources
 from kubeletplugin.publish_checks import check_pool
 from tests.plan.builders import POOL, cuttable, gpu, inventory
 from tests.plan.test_partitions import BOARDS, BOTH
 
 NEW = frozenset({"taints", "counters"})
+UNORDERED = NEW | {UNSORTED}  # 1.35
 OLD = NEW | {COUNTERS_BESIDE_DEVICES}  # Kubernetes 1.34
 
 
@@ -46,7 +47,7 @@ def as_object(part, pool):
 
 @pytest.mark.parametrize("board", ["a30", "h100-80gb"])
 @pytest.mark.parametrize(
-    ("version", "features"), [("1.34.0", OLD), ("1.35.0", NEW), ("1.37.0", NEW)]
+    ("version", "features"), [("1.34.0", OLD), ("1.35.0", UNORDERED), ("1.37.0", NEW)]
 )
 def test_what_is_published_passes_the_strict_schema(board, version, features):
     """Of one card: checking takes long, and every card is published alike."""
@@ -71,6 +72,30 @@ def test_whole_cards_stand_first_then_a_run_for_each_profile_then_the_counters()
     ]
     assert keys(pool) == sorted(keys(pool))
     assert [len(part.shared_counters) for part in pool.slices[-2:]] == [8, 1]
+
+
+def test_where_resourceslices_have_no_order_one_holds_all_partitions_of_its_cards():
+    """Whichever comes first, the smallest partition that fits is taken before larger ones."""
+    pool = publish(*(cuttable(n) for n in range(5)), features=UNORDERED)
+    assert keys(pool) == ["00-cards-00", "10-00-00", "10-01-00", "10-02-00", "90-counters-00"]
+    assert [len(part.devices) for part in pool.slices] == [5, 50, 50, 25, 0]
+    ordered = publish(*(cuttable(n) for n in range(5)))
+    assert sorted(names(pool)) == sorted(names(ordered))
+    for part in pool.slices[1:4]:
+        cards = {name.split("-mig-")[0] for name in of(part)}
+        assert len(cards) == len(of(part)) / 25
+        assert (
+            of(part)
+            == [name for name in names(ordered) if name.split("-mig-")[0] in cards][len(cards) :]
+        )
+
+
+def names(pool):
+    return [name for part in pool.slices for name in of(part)]
+
+
+def of(part):
+    return [device["name"] for device in part.devices]
 
 
 def test_a_run_goes_on_in_another_resourceslice():

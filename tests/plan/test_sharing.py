@@ -16,6 +16,7 @@ from driver.plan.layout import (
     COUNTED_SHARES,
     COUNTERS_BESIDE_DEVICES,
     EVERYTHING,
+    UNSORTED,
     cluster_features,
     is_kept_out,
     keep_shared,
@@ -205,8 +206,9 @@ def test_compute_is_never_limited_by_cgroup():
 @pytest.mark.parametrize(
     ("kept", "version", "more"),
     [
-        (KEPT, (34, 9), {COUNTERS_BESIDE_DEVICES}),
-        (KEPT, (35, 9), set()),
+        (KEPT, (34, 9), {COUNTERS_BESIDE_DEVICES, UNSORTED}),
+        (KEPT, (35, 9), {UNSORTED}),
+        (KEPT, (36, 0), set()),
         (KEPT, (36, 2), set()),
         (KEPT, (36, 3), {COUNTED_SHARES}),
         (KEPT, (37, 0), {COUNTED_SHARES}),
