@@ -152,7 +152,10 @@ class GpuDriver:
         if record is None:
             await self._lanes.run((), lambda: self._forget(uid))
             return
-        release = partial(self._executor.release, record)
+
+        def release() -> None:  # as it is by then: limits of pods are added to prepared claims
+            self._executor.release(self._journal.get(uid) or record)
+
         # Without steps two files are renamed or deleted, and nothing waits for the disk.
         await self._lanes.run(record.gpus, release, brief=lambda: not record.steps)
         self._say("unprepared", record)

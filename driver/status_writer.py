@@ -23,8 +23,9 @@ _AFTER_S = 0.005  # the answer to the kubelet goes out first, on the same event 
 _YIELD_S = 2.0  # the longest that one write waits for claims
 
 
-async def _at_once(_: float) -> None:
+async def _at_once(_: float) -> bool:
     """Nobody else is there."""
+    return True
 
 
 class StatusWriter:
@@ -34,7 +35,7 @@ class StatusWriter:
         self, client: KubeClient, driver: str, gpus: Callable[[], Mapping[GpuUuid, Gpu]]
     ) -> None:
         self.troubles: Callable[[Record], Troubles] = lambda _: NO_TROUBLES
-        self.idle: Callable[[float], Awaitable[object]] = _at_once
+        self.idle: Callable[[float], Awaitable[bool]] = _at_once
         self._client = client
         self._driver = driver
         self._gpus = gpus
@@ -73,10 +74,12 @@ class StatusWriter:
         while True:
             await self._wake.wait()
             self._wake.clear()
+            patient = True
             while self._waiting:
-                await self.idle(_YIELD_S)
-                if not self._waiting:
-                    break  # released meanwhile
+                if patient:  # a claim that hangs makes the first write late, not each
+                    patient = await self.idle(_YIELD_S)
+                    if not self._waiting:
+                        break  # released meanwhile
                 uid, record = next(iter(self._waiting.items()))
                 if await self._write(record):
                     failures = 0

@@ -13,7 +13,7 @@ from driver.model.claims import Record
 from driver.model.gpu import ComputeMode
 from driver.model.ids import ClaimUid, GpuUuid
 from driver.model.steps import ServeMps, SetComputeMode, Step
-from driver.plan.upkeep import limiting, unneeded, unserved
+from driver.plan.upkeep import limiting, settings, unneeded, unserved
 from driver.plugin import GpuDriver
 from driver.pods import ClaimPods
 from driver.state.journal import Journal
@@ -65,6 +65,8 @@ class Upkeep:
         if served is not None:
             for record in unserved(self._journal.all(), served):
                 await self._mend(record)
+        for record in await asyncio.to_thread(self._unset):
+            await self._mend(record)
         suspects = await asyncio.to_thread(self._left, gpus)
         for gpu in sorted((served or frozenset()) | (suspects & self._exclusive)):
             await self._in_lane(gpu, served or frozenset())
@@ -80,6 +82,17 @@ class Upkeep:
             return frozenset(self._hardware.mps.cards())
         except HardwareError:
             return None
+
+    def _unset(self) -> tuple[Record, ...]:
+        """Claims whose cards are no longer set as they need it; one for each setting."""
+        found = settings(self._journal.all())
+        return tuple({r.claim.uid: r for step, r in found.items() if self._is_lost(step)}.values())
+
+    def _is_lost(self, step: Step) -> bool:
+        try:
+            return not self._hardware.present(step)
+        except HardwareError:
+            return False  # its health says so
 
     def _left(self, gpus: Set[GpuUuid]) -> frozenset[GpuUuid]:
         """Cards that are for one process only, and that no claim holds."""
@@ -98,10 +111,11 @@ class Upkeep:
         try:
             done = await self._lanes.run(record.gpus, partial(self._driver.mend, record))
         except DriverError as error:
-            log.warning("claim %s has no MPS daemon: %s", record.claim, error, extra=extra)
+            log.warning("claim %s lacks what it needs: %s", record.claim, error, extra=extra)
             return
         if done:
-            log.warning("claim %s: its MPS daemon was gone, made again", record.claim, extra=extra)
+            what = "MPS daemon, compute mode or time slice"
+            log.warning("claim %s: its %s was gone, made again", record.claim, what, extra=extra)
 
     async def _limit(self, record: Record) -> None:
         """Pods that joined the claim since it was prepared, and limits that are gone."""

@@ -45,6 +45,12 @@ class Handover:
         """The kubelet has registered this instance."""
         self._registered.try_acquire()
 
+    def refused(self) -> None:
+        """The kubelet does not take this instance: what an earlier one was told counts no more."""
+        if self._registered.try_acquire():
+            self._mark.unlink(missing_ok=True)
+            self._registered.release()
+
     async def give(self) -> None:
         """Let the next instance register, and wait until the kubelet knows it.
 
@@ -53,7 +59,7 @@ class Handover:
         self._turn.release()
         self._registered.release()
         if await _soon(lambda: _taken(self._turn), TURN_S):
-            await _soon(lambda: _taken(self._registered), REGISTER_S)
+            await _soon(lambda: self.known and _taken(self._registered), REGISTER_S)
 
     def retake(self) -> bool:
         """After a wiped folder. False: another instance was faster."""

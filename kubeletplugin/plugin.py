@@ -68,7 +68,7 @@ class KubeletPlugin:
         self.failed = asyncio.Event()  # the sockets are lost to another instance: exit
         self.registration = Registration(
             on_registered=self._on_registered,
-            on_refused=lambda: publisher.set_registered(False),
+            on_refused=self._on_refused,
         )
         self._paths = paths
         self._publisher = publisher
@@ -185,6 +185,10 @@ class KubeletPlugin:
         self._handover.arrived()
         self._publisher.set_registered(True)
         self._publisher.resync()
+
+    def _on_refused(self) -> None:
+        self._handover.refused()
+        self._publisher.set_registered(False)
 
     async def _watch(self) -> None:
         while not self.failed.is_set():

@@ -5,7 +5,7 @@ R615 and newer, cgroup v2, never in MIG mode (NVML API reference, ``nvmlDeviceSe
 a driver was at hand, so everything is read back.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,6 +19,7 @@ from driver.model.steps import LimitPod
 _UNLIMITED = (1 << 64) - 1  # NVML_DEVICE_MEMORY_LIMIT_MAX
 _PAGE = 2 << 20  # a card's largest page: so much less than asked may hold, never more
 _UNSET = {Return.NOT_FOUND, Return.NOT_SUPPORTED}  # the getter's, where no limit is set
+_NEVER_SET = _UNSET | {Return.FUNCTION_NOT_FOUND}  # by this driver: an older one was put back
 _CANNOT = _UNSET | {Return.FUNCTION_NOT_FOUND, Return.NO_PERMISSION}
 _SET, _GET = "nvmlDeviceSetMemoryLimits_v1", "nvmlDeviceGetMemoryLimits_v1"
 
@@ -72,15 +73,21 @@ class PodLimits:
         """The driver adds soft limits up along the parents, and takes off only what it sees end:
         so before the kubelet removes the cgroup."""
         path = self._cgroups.find(step.pod)
-        if path is not None and self._get(step.gpu, path):
-            with _unless_gone(path):
-                self._set(step.gpu, path, 0, _UNLIMITED)
-                if found := self._get(step.gpu, path):
-                    raise _not_as_set(step.gpu, path, found, "none")
+        if path is None:
+            return
+        with _unless_gone(path):
+            if not self._get(step.gpu, path, _NEVER_SET):
+                return
+            self._set(step.gpu, path, 0, _UNLIMITED)
+            if found := self._get(step.gpu, path):
+                raise _not_as_set(step.gpu, path, found, "none")
 
     def holds(self, step: LimitPod) -> bool:
         path = self._cgroups.find(step.pod)
-        return path is None or _holds(self._get(step.gpu, path), step.memory)
+        if path is not None:
+            with _unless_gone(path):
+                return _holds(self._get(step.gpu, path), step.memory)
+        return True
 
     # -------------------------------------------------------------------------------------
 
@@ -101,14 +108,14 @@ class PodLimits:
         with self._nvml.on(gpu) as handle:
             ask(_SET, handle, struct("c_nvmlSetMemoryLimits_v1_t", bytes(path), soft, hard))
 
-    def _get(self, gpu: GpuUuid, path: Path) -> tuple[int, int] | None:
-        """Soft and hard limit in bytes; None where none is set."""
+    def _get(self, gpu: GpuUuid, path: Path, unset: Set[int] = _UNSET) -> tuple[int, int] | None:
+        """Soft and hard limit in bytes; None where none is set, which ``unset`` codes mean."""
         asked = struct("c_nvmlGetMemoryLimits_v1_t", bytes(path))
         with self._nvml.on(gpu) as handle:
             try:
                 ask(_GET, handle, asked)
             except HardwareError as error:
-                if error.code in _UNSET:
+                if error.code in unset:
                     return None
                 raise
         found = int(asked.softLimit), int(asked.hardLimit)

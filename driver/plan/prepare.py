@@ -36,6 +36,7 @@ from driver.model.steps import (
 )
 from driver.plan import shares
 from driver.plan.kinds import device_type
+from driver.plan.limits import CGROUP
 from driver.plan.names import card_part
 from driver.plan.shares import Holder
 from driver.plan.standing import standing
@@ -104,6 +105,18 @@ def plan_prepare(
     return Record(claim, tuple(planning.found), steps, state, boot_id)
 
 
+_BESIDE_WEAKER = (
+    "claims that share the card were prepared when pods could not be limited, and a pod that has "
+    "several has one limit; it is as published when the last of them has ended"
+)
+
+
+def _is_weaker(other: Holder) -> bool:
+    """Whether it shares a card without a limit of its pod."""
+    share = other.held.share
+    return share is not None and share.limits.memory != CGROUP
+
+
 class _Planning:
     """One claim, allocation by allocation."""
 
@@ -164,6 +177,8 @@ class _Planning:
         if isinstance(device, TimeSlicedGpu):
             return replace(held, share=shares.time_share(device, allocation, sharers))
         self._check_one_card(device)
+        if not device.no_cgroup and any(_is_weaker(other) for other in sharers):
+            device = replace(device, no_cgroup=_BESIDE_WEAKER)
         serve = self._serving.setdefault(held.gpu, device.serve)
         return replace(held, share=shares.mps_share(device, allocation, serve, self._claim))
 

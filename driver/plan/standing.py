@@ -29,9 +29,10 @@ def changes_nothing(device: Device | None, steps: Set[Step]) -> bool:
     match device:
         case WholeGpu(toggle=None):
             return True
-        case MpsGpu(gpu=gpu, toggle=None, serve=serve, limits=limits):
-            if serve.protocol >= _NAMESPACES or limits.memory == CGROUP:
-                return False
-            return any(isinstance(step, ServeMps) and step.gpu == gpu.uuid for step in steps)
+        case MpsGpu(gpu=gpu, toggle=None, limits=limits) if limits.memory != CGROUP:
+            return any(
+                isinstance(step, ServeMps) and step.gpu == gpu.uuid and step.protocol < _NAMESPACES
+                for step in steps
+            )
         case _:
             return False

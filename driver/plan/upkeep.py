@@ -5,7 +5,7 @@ from collections.abc import Iterable, Set
 from driver.model.claims import ClaimState, Record
 from driver.model.gpu import ComputeMode
 from driver.model.ids import GpuUuid
-from driver.model.steps import ServeMps, SetComputeMode, Step
+from driver.model.steps import ServeMps, SetComputeMode, SetTimeSlice, Step
 from driver.plan.limits import given
 
 
@@ -32,6 +32,18 @@ def unserved(records: Iterable[Record], served: Set[GpuUuid]) -> tuple[Record, .
         if record.state is ClaimState.COMPLETED
         and any(isinstance(step, ServeMps) and step.gpu not in served for step in record.steps)
     )
+
+
+def settings(records: Iterable[Record]) -> dict[Step, Record]:
+    """What prepared claims need their cards set to, each with one of them: a reset of the card,
+    its driver loaded anew, or an administrator may have set it back."""
+    return {
+        step: record
+        for record in records
+        if record.state is ClaimState.COMPLETED
+        for step in record.steps
+        if isinstance(step, SetComputeMode | SetTimeSlice)
+    }
 
 
 def limiting(records: Iterable[Record]) -> tuple[Record, ...]:

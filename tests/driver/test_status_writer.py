@@ -55,6 +55,7 @@ async def test_claims_that_are_worked_on_come_first(api, writer, prepared):
     async def idle(timeout_s):
         asked.append(timeout_s)
         await quiet.wait()
+        return True
 
     writer.idle = idle
     _, first = await prepared("one")
@@ -78,6 +79,7 @@ async def test_what_is_released_while_it_waits_is_not_written(api, writer, prepa
     async def idle(timeout_s):
         waiting.set()
         await quiet.wait()
+        return True
 
     writer.idle = idle
     writer.put(record)
@@ -88,6 +90,22 @@ async def test_what_is_released_while_it_waits_is_not_written(api, writer, prepa
     writer.put(other)
     await settled(writer)
     assert api.writes[WRITES] == 1
+
+
+async def test_a_claim_that_hangs_makes_one_write_late_and_no_other(api, writer, prepared):
+    asked = []
+
+    async def idle(timeout_s):
+        asked.append(timeout_s)
+        return False
+
+    writer.idle = idle
+    for n in range(2):
+        _, record = await prepared(f"c{n}", n)
+        writer.put(record)
+    await settled(writer)
+    assert api.writes[WRITES] == 2
+    assert len(asked) == 1
 
 
 async def test_what_is_put_is_written_once(api, machine, writer, prepared):

@@ -88,7 +88,7 @@ async def test_a_daemon_that_is_missing_is_made_again(machine, parts, upkeep, su
     supervisor.states.clear()
     await look(upkeep, parts, 1)
     assert supervisor.states == before
-    assert "its MPS daemon was gone, made again" in caplog.text
+    assert "was gone, made again" in caplog.text
 
 
 @pytest.mark.parametrize("what", ["away", "refuses"])
@@ -113,7 +113,7 @@ async def test_a_refusal_while_mending_is_said(machine, parts, upkeep, superviso
 
     supervisor.ensure = refuse
     await look(upkeep, parts, 1)
-    assert "has no MPS daemon" in caplog.text
+    assert "lacks what it needs" in caplog.text
 
 
 async def test_a_lost_card_does_not_stop_the_others(machine, parts, upkeep, supervisor, caplog):
@@ -146,3 +146,23 @@ async def test_a_claim_that_was_released_meanwhile_is_not_mended(machine, parts,
     parts.journal.remove(record.claim.uid)
     assert not parts.driver.mend(record)
     assert supervisor.states == {}
+
+
+async def test_what_a_card_was_set_to_for_claims_is_set_again(machine, parts, upkeep, caplog):
+    """A reset, another program: the daemon lives, and a further share does not look."""
+    await parts.driver.prepare(share(1, mps(machine)))
+    await parts.driver.prepare(share(2, mps(machine)))
+    parts.hardware.undo(SetComputeMode(machine.uuids[0], ComputeMode.EXCLUSIVE_PROCESS))
+    assert machine.compute_mode(0) == 0
+    await look(upkeep, parts, 1)
+    assert machine.compute_mode(0) == EXCLUSIVE
+    assert "was gone, made again" in caplog.text
+
+
+async def test_a_card_that_does_not_tell_what_it_is_set_to_is_left_to_its_health(
+    machine, parts, upkeep, caplog
+):
+    await parts.driver.prepare(share(1, mps(machine)))
+    control.lose(machine.root, 0)
+    await look(upkeep, parts, 1)
+    assert "made again" not in caplog.text

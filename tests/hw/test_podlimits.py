@@ -8,6 +8,7 @@ import pytest
 from driver.errors import HardwareError
 from driver.hw.card import Cards
 from driver.hw.cgroups import PodCgroups, _search
+from driver.hw.nvml import Nvml
 from driver.hw.podlimits import PodLimits
 from driver.model.steps import LimitPod
 from driver.sim import cgroups, control
@@ -219,3 +220,12 @@ def test_a_limit_that_cannot_be_cleared_is_said(new, monkeypatch):
     monkeypatch.setattr(PodLimits, "_set", lambda *_: None)
     with pytest.raises(HardwareError, match="none was wanted"):
         cards.undo(wanted)
+
+
+def test_a_driver_without_the_calls_keeps_no_limit(new):
+    """It was put back to an older one: a claim that was limited must end all the same."""
+    pods = PodLimits(Nvml(), PodCgroups(new.root / "sys/fs/cgroup"))
+    control.set_driver_version(new.root, "580.105.08")
+    pods.clear(step(new))
+    with pytest.raises(HardwareError):
+        pods.set(step(new))

@@ -71,3 +71,23 @@ async def test_after_a_wiped_folder_the_faster_one_has_the_turn(root):
     second.try_take_turn()
 
     assert not first.retake()
+
+
+async def test_giving_leaves_no_mark_where_nobody_was_ever_registered(root):
+    first, second = Handover(root), Handover(root)
+    first.try_take_turn()
+    giving = asyncio.create_task(first.give())
+    await eventually(second.try_take_turn)
+    await giving
+    assert not second.known
+    second.arrived()
+    assert first.known
+
+
+async def test_who_is_refused_takes_the_mark_away_unless_another_holds_it(root):
+    first, second = Handover(root), Handover(root)
+    first.arrived()
+    second.refused()
+    assert first.known
+    first.refused()
+    assert not second.known

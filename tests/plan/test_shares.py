@@ -15,7 +15,7 @@ from driver.errors import (
 from driver.model.claims import ClaimState, Record
 from driver.model.gpu import ComputeMode, GpuProcess
 from driver.model.ids import ClaimUid, RequestName
-from driver.model.shares import Consumed, Limits, Share, SharingFacts
+from driver.model.shares import Consumed, Limits, Share, SharingFacts, Wishes
 from driver.model.steps import (
     EnsureMigMode,
     MpsNamespace,
@@ -103,6 +103,20 @@ def test_a_further_share_needs_nothing_while_the_daemon_is_known_to_run():
     served = {step for step in space.steps if isinstance(step, ServeMps)}
     its_own = plan(of("b", part(NS)), space, devices=by_name(NS), served=served)
     assert its_own.state is ClaimState.STARTED  # its namespace
+
+
+def test_shares_beside_ones_without_a_limit_of_the_pod_have_none_either():
+    """A pod with both would have one limit, for the new share alone."""
+    before = plan(of("a", part(NS, 20 * GIB)), devices=by_name(NS))
+    beside = plan(of("b", part(POD, 10 * GIB)), before, devices=by_name(POD))
+    assert beside.held[0].share.limits.memory == "mpsNamespace"
+    wanted = of("b", part(POD, 10 * GIB, wishes=Wishes(require="cgroup")))
+    with pytest.raises(ClaimError, match="were prepared when pods could not be limited"):
+        plan(wanted, before, devices=by_name(POD))
+    first = plan(of("a", part(POD, 20 * GIB)), devices=by_name(POD))
+    assert first.held[0].share.limits.memory == "cgroup"
+    later = plan(of("b", part(NS, 10 * GIB)), first, devices=by_name(NS))
+    assert later.held[0].share.limits.memory == "mpsNamespace"
 
 
 def test_where_a_card_may_be_cut_its_mode_comes_first():

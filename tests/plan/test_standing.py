@@ -10,10 +10,9 @@ from driver.model.steps import ServeMps
 from driver.plan.prepare import plan_prepare
 from driver.plan.standing import changes_nothing, standing
 from tests.plan.builders import BOOT, by_name, cuttable, whole
-from tests.plan.shared import CARD, NEW_DRIVER, PODS, V3, of, part, shared_of
+from tests.plan.shared import CARD, NEW_DRIVER, PODS, of, part, shared_of
 
 MPS, TURNS = shared_of(CARD, modes="[gpu, mps, timeslice]")
-NS, _ = shared_of(CARD, V3, NEW_DRIVER, modes="[mps, timeslice]")
 IN_PODS, _ = shared_of(CARD, PODS, NEW_DRIVER, modes="[mps, timeslice]")
 FIRST = replace(
     plan_prepare(of("a", part(MPS)), by_name(MPS), (), BOOT), state=ClaimState.COMPLETED
@@ -35,12 +34,18 @@ def test_a_whole_card_changes_nothing_unless_it_may_be_cut_up():
     assert not changes_nothing(replace(whole(cuttable(0)), toggle=True), set())
 
 
+def test_it_is_the_daemon_that_says_whether_shares_have_namespaces():
+    """The device may be of a moment when the supervisor had not answered yet."""
+    served = {replace(step, protocol=3) for step in SERVED}
+    first = replace(FIRST, steps=tuple(served))
+    assert not changes_nothing(MPS, standing([first], BOOT, served))
+
+
 @pytest.mark.parametrize(
     "device",
     [
         pytest.param(None, id="unknown"),
         pytest.param(TURNS, id="a-turn"),
-        pytest.param(NS, id="a-namespace-of-its-own"),
         pytest.param(IN_PODS, id="a-limit-of-its-own"),
         pytest.param(replace(MPS, limits=Limits("cgroup", "none")), id="cgroup-on-protocol-2"),
         pytest.param(replace(MPS, toggle=True), id="a-mode-to-be-checked"),
