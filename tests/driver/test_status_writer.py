@@ -100,8 +100,8 @@ async def test_a_claim_that_hangs_makes_one_write_late_and_no_other(api, writer,
         return False
 
     writer.idle = idle
-    for n in range(2):
-        _, record = await prepared(f"c{n}", n)
+    records = [(await prepared(f"c{n}", n))[1] for n in range(2)]
+    for record in records:
         writer.put(record)
     await settled(writer)
     assert api.writes[WRITES] == 2
