@@ -65,14 +65,17 @@ unit: $(VENV)/.dev
 		--include='driver/model/*,driver/plan/*,driver/apply/*'
 
 # make e2e       a real Kubernetes node on this machine (Linux, root; builds what it needs)
-.PHONY: e2e e2e-build
+.PHONY: e2e e2e-build kind-build
 e2e: $(VENV)/.dev
 	$(BIN)/python -m e2e $(ARGS)
 
-# Everything that make e2e and make kind need and that takes minutes, slowest first.
+# What make e2e needs and takes minutes, slowest first; then what make kind needs beside it.
 e2e-build: $(VENV)/.dev
-	$(BIN)/python -m e2e.cluster.build 1.37 api-1.34 kind
+	$(BIN)/python -m e2e.cluster.build 1.37 api-1.34
 	$(BIN)/python -m e2e.image.build
+
+kind-build: $(VENV)/.dev
+	$(BIN)/python -m e2e.cluster.build kind
 	$(BIN)/python -m e2e.kind image
 
 # make kind      a kind cluster of three nodes, the chart with simulated cards, its tests (root)
