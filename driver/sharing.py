@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from driver.errors import StateError
+from driver.hw.mps import step_of
 from driver.model.gpu import Gpu
 from driver.model.ids import GpuUuid
 from driver.model.shares import MpsFacts, SharingFacts
@@ -78,8 +79,8 @@ class Sharing:
         if self.seen is None or self.away:
             return set()
         return {
-            ServeMps(gpu, each.spec.memory_limit, each.spec.compute_percent, each.spec.protocol)
-            for gpu, each in self.seen.cards.items()
+            step_of(each.spec)
+            for each in self.seen.cards.values()
             if each.running and each.failure is None
         }
 

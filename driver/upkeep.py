@@ -86,25 +86,24 @@ class Upkeep:
     def _unset(self) -> tuple[Record, ...]:
         """Claims whose cards are no longer set as they need it; one for each setting."""
         found = settings(self._journal.all())
-        return tuple({r.claim.uid: r for step, r in found.items() if self._is_lost(step)}.values())
-
-    def _is_lost(self, step: Step) -> bool:
-        try:
-            return not self._hardware.present(step)
-        except HardwareError:
-            return False  # its health says so
+        lost = (record for step, record in found.items() if self._has(step) is False)
+        return tuple({record.claim.uid: record for record in lost}.values())
 
     def _left(self, gpus: Set[GpuUuid]) -> frozenset[GpuUuid]:
         """Cards that are for one process only, and that no claim holds."""
         return frozenset(
-            gpu for gpu in gpus if not self._journal.records_on([gpu]) and self._is_exclusive(gpu)
+            gpu
+            for gpu in gpus
+            if not self._journal.records_on([gpu])
+            and self._has(SetComputeMode(gpu, ComputeMode.EXCLUSIVE_PROCESS))
         )
 
-    def _is_exclusive(self, gpu: GpuUuid) -> bool:
+    def _has(self, step: Step) -> bool | None:
+        """Whether the card is as after ``step``; None where it does not tell: its health does."""
         try:
-            return self._hardware.present(SetComputeMode(gpu, ComputeMode.EXCLUSIVE_PROCESS))
+            return self._hardware.present(step)
         except HardwareError:
-            return False  # its health says so
+            return None
 
     async def _mend(self, record: Record) -> None:
         extra = {"claimUID": record.claim.uid}

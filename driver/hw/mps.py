@@ -136,6 +136,11 @@ def _spec(step: ServeMps) -> CardSpec:
     return CardSpec(step.gpu, step.memory_limit, step.compute_percent, step.protocol)
 
 
+def step_of(spec: CardSpec) -> ServeMps:
+    """The step that starts such a daemon."""
+    return ServeMps(GpuUuid(spec.gpu), spec.memory_limit, spec.compute_percent, spec.protocol)
+
+
 def _folders(state: CardState) -> MpsFolders:
     shm = None if state.shm is None else str(state.shm)
     return MpsFolders(str(state.pipe_directory), shm, SERVER if state.spec.protocol == 3 else None)

@@ -65,6 +65,11 @@ class ServeMps:
     compute_percent: int | None  # 1 to 100; None: unset
     protocol: int  # 2, or 3 (driver R615 and newer)
 
+    @property
+    def has_namespaces(self) -> bool:
+        """Whether each share has one, with limits of its own."""
+        return self.protocol >= 3
+
 
 @dataclass(frozen=True, slots=True)
 class MpsNamespace:

@@ -145,28 +145,44 @@ class _Layout:
         The first device that fits is taken, so an order may run across cards, and whole and
         shared cards cost the scheduler least in front (types are told apart by their class).
         """
-        cards = [each for each in devices if not isinstance(each, MigPartition)]
-        parts = [*self._cut("00-cards", cards)]
-        cut = [each for each in devices if isinstance(each, MigPartition)]
-        for rank, profile in enumerate(profile_ranks(inventory.gpus)):
-            of_profile = [each for each in cut if each.profile.name == profile]
-            parts += self._cut(f"10-{rank:02}-{profile_label(profile)}", of_profile)
-        return (*parts, *_counters(counted))
+        cut = _partitions(devices)
+        runs = (
+            (
+                f"{rank:02}-{profile_label(profile)}",
+                [each for each in cut if each.profile.name == profile],
+            )
+            for rank, profile in enumerate(profile_ranks(inventory.gpus))
+        )
+        return self._in_runs(devices, runs, counted)
 
     def group_by_group(
         self, devices: Sequence[Device], inventory: Inventory, counted: _Counted
     ) -> tuple[DesiredSlice, ...]:
         """Kubernetes 1.35: only within a ResourceSlice is there an order. So one holds all
         partitions of as many cards as it has room for, the smallest first."""
+        ranks = {name: rank for rank, name in enumerate(profile_ranks(inventory.gpus))}
+        cut = sorted(_partitions(devices), key=lambda each: ranks[each.profile.name])
+        runs = (
+            (f"{i:02}", [each for each in cut if each.gpu.uuid in group])
+            for i, group in enumerate(self._groups(cut, inventory))
+        )
+        return self._in_runs(devices, runs, counted)
+
+    def _in_runs(
+        self,
+        devices: Sequence[Device],
+        runs: Iterable[tuple[str, Sequence[MigPartition]]],
+        counted: _Counted,
+    ) -> tuple[DesiredSlice, ...]:
+        """Whole and shared cards, the runs of partitions by their names, the counters."""
         cards = [each for each in devices if not isinstance(each, MigPartition)]
         parts = [*self._cut("00-cards", cards)]
-        ranks = {name: rank for rank, name in enumerate(profile_ranks(inventory.gpus))}
-        cut = [each for each in devices if isinstance(each, MigPartition)]
-        for i, group in enumerate(self._groups(cut, inventory)):
-            of_group = [each for each in cut if each.gpu.uuid in group]
-            run = sorted(of_group, key=lambda each: ranks[each.profile.name])
-            parts += self._cut(f"10-{i:02}", run)
-        return (*parts, *_counters(counted))
+        for name, run in runs:
+            parts += self._cut(f"10-{name}", run)
+        sets = [_counter_set(name, there) for name, there in counted.values()]
+        for i, few in enumerate(_chunks(sets, _MAX_COUNTER_SETS)):
+            parts.append(DesiredSlice(f"90-counters-{i:02}", shared_counters=tuple(few)))
+        return tuple(parts)
 
     def _groups(self, cut: Sequence[MigPartition], inventory: Inventory) -> list[set[GpuUuid]]:
         """Cards whose partitions fit into one ResourceSlice together."""
@@ -211,10 +227,8 @@ class _Layout:
         return tuple(entry for entry in found if entry is not None)
 
 
-def _counters(counted: _Counted) -> Iterable[DesiredSlice]:
-    sets = [_counter_set(name, there) for name, there in counted.values()]
-    for i, few in enumerate(_chunks(sets, _MAX_COUNTER_SETS)):
-        yield DesiredSlice(f"90-counters-{i:02}", shared_counters=tuple(few))
+def _partitions(devices: Iterable[Device]) -> list[MigPartition]:
+    return [each for each in devices if isinstance(each, MigPartition)]
 
 
 def _counter_set(name: str, there: Mapping[str, int]) -> dict[str, Any]:

@@ -129,7 +129,7 @@ def mps_share(
     if not device.no_cgroup:
         limits = Limits(CGROUP, limits.compute)
     check_enforcement(allocation, limits, capped=percent is not None, no_cgroup=device.no_cgroup)
-    named = namespace_name(claim.uid, allocation.position) if serve.protocol >= 3 else None
+    named = namespace_name(claim.uid, allocation.position) if serve.has_namespaces else None
     return Share(
         memory=got.memory,
         compute_percent=got.percent,
@@ -229,7 +229,7 @@ def _limits(got: Taken, allocation: Allocation) -> tuple[Bytes, int | None]:
 def _worth(serve: ServeMps, memory: Bytes, percent: int | None) -> Limits:
     """The scale of design 9.1. A daemon's own default that is as low as the limit is the limit
     for every client; above it a client only has to drop its environment."""
-    if serve.protocol >= 3:
+    if serve.has_namespaces:
         return Limits("mpsNamespace", "mpsNamespace" if percent else "none")
     compute = "none"
     if percent:

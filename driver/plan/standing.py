@@ -7,8 +7,6 @@ from driver.model.devices import Device, MpsGpu, WholeGpu
 from driver.model.steps import ServeMps, Step
 from driver.plan.limits import CGROUP
 
-_NAMESPACES = 3  # the MPS protocol in which each share has one
-
 
 def standing(records: Iterable[Record], boot_id: str, served: Set[ServeMps]) -> Set[Step]:
     """Steps that have their effect already, and that claims hold which need it. ``served``: the
@@ -31,7 +29,7 @@ def changes_nothing(device: Device | None, steps: Set[Step]) -> bool:
             return True
         case MpsGpu(gpu=gpu, toggle=None, limits=limits) if limits.memory != CGROUP:
             return any(
-                isinstance(step, ServeMps) and step.gpu == gpu.uuid and step.protocol < _NAMESPACES
+                isinstance(step, ServeMps) and step.gpu == gpu.uuid and not step.has_namespaces
                 for step in steps
             )
         case _:

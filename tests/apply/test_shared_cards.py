@@ -2,7 +2,8 @@
 reboots."""
 
 import random
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any
 
 import pytest
@@ -77,15 +78,8 @@ class Story:
             return
         n = self.rng.choice(list(self.world.claims))
         self.world.come(n)
-        faulty = self.fault()
-        try:
+        with self.accidents():
             self.process.limit_pods(self.world.claims[n])
-        except DriverError:
-            assert faulty
-        except Crash:
-            self.kill()
-        finally:
-            self.process.touches.fault = None
 
     def go(self) -> None:
         self.world.go(self.rng.randrange(4))
@@ -108,28 +102,28 @@ class Story:
         self.process.unprepare(50)
 
     def prepare(self, n: int, *, may_refuse: bool) -> None:
-        raw, faulty = self.world.claims[n], self.fault()
-        try:
+        raw = self.world.claims[n]
+        with self.accidents(may_refuse=may_refuse):
             self.process.prepare_claim(raw)
-        except DriverError:
-            assert faulty or may_refuse
-        except Crash:
-            self.kill()
-        finally:
-            self.process.touches.fault = None
 
     def end(self, n: int | None = None) -> None:
         """The pod is gone: unprepared first, as the kubelet does, and then free for others."""
         if not self.world.claims:
             return
         n = self.rng.choice(list(self.world.claims)) if n is None else n
-        faulty = self.fault()
-        self.world.leaving(n)
-        try:
+        with self.accidents():
+            self.world.leaving(n)
             self.process.unprepare(n)
             del self.world.claims[n]
+
+    @contextmanager
+    def accidents(self, *, may_refuse: bool = False) -> Iterator[None]:
+        """A failure or a death may happen; nothing else but a refusal that is allowed."""
+        faulty = self.fault()
+        try:
+            yield
         except DriverError:
-            assert faulty
+            assert faulty or may_refuse
         except Crash:
             self.kill()
         finally:
