@@ -154,7 +154,7 @@ class NodeCards:
         self._versions = (found.driver_version, found.cuda_driver_version)
         strange = self._strangers.look(there.values(), self.policy, places)
         self._held = held
-        self.shares.look_at_pods(self._hardware.pod_limit_problem, found.gpus)
+        self.shares.look_at_pods(self._hardware.pod_limit_problem, found)
         self._take(there | missing, found)
         self._health = {
             uuid: self._health.get(uuid, CardHealth(lost=uuid in missing)) for uuid in self._gpus

@@ -7,12 +7,13 @@ from typing import Any
 
 from driver.errors import StateError
 from driver.hw.mps import step_of
-from driver.model.gpu import Gpu
+from driver.model.gpu import Inventory
 from driver.model.ids import GpuUuid
 from driver.model.shares import MpsFacts, SharingFacts
 from driver.model.steps import ServeMps
 from driver.model.view import MpsFolders
 from driver.plan.facts import sharing_from_dict, sharing_to_dict
+from driver.plan.sharing import has_new_driver
 from mps.protocol import CardState, SupervisorInfo
 
 log = logging.getLogger(__name__)
@@ -50,14 +51,17 @@ class Sharing:
         self.facts = replace(self.facts, intervals=settable)
 
     def look_at_pods(
-        self, problem: Callable[[Iterable[GpuUuid]], str | None], gpus: Iterable[Gpu]
+        self, problem: Callable[[Iterable[GpuUuid]], str | None], found: Inventory
     ) -> None:
         """Whether pods can be limited by cgroup, as ``problem`` tells; what was known stays where
-        it does not, as while all cards are in MIG mode, which has no such limits."""
-        able = [gpu.uuid for gpu in gpus if not (gpu.mig_mode and gpu.mig_mode.current)]
-        found = problem(able)
-        if found is not None:
-            self.facts = replace(self.facts, no_cgroup=found)
+        it does not, as while all cards are in MIG mode, which has no such limits. An older driver
+        cannot, whatever the node's cgroups are: they are not searched."""
+        if not has_new_driver(found.driver_version):
+            return
+        able = [gpu.uuid for gpu in found.gpus if not (gpu.mig_mode and gpu.mig_mode.current)]
+        told = problem(able)
+        if told is not None:
+            self.facts = replace(self.facts, no_cgroup=told)
 
     # Telling -----------------------------------------------------------------------------
 
