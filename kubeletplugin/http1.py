@@ -8,7 +8,7 @@ from functools import partial
 from urllib.parse import urlsplit
 
 from kubeletplugin.tunnel import Proxy, tunnel
-from kubeletplugin.wire import DisconnectedError, HttpError, Reply, Request, Wire, request
+from kubeletplugin.wire import DisconnectedError, HttpError, Reply, Request, Wire
 
 MAX_IN_FLIGHT = 16  # connections for plain requests: a burst must not pay a TLS handshake each
 KEEP_ALIVE_S = 85.0  # kube-apiserver closes idle connections after 90 s
@@ -62,7 +62,7 @@ class Pool:
         """Any answer, whole. ``timeout_s`` is for the exchange, not for the turn to begin it."""
         ask = self._request(method, target, headers, body)
         async with self._slots, asyncio.timeout(timeout_s):
-            wire = await self._answered(ask, body, whole=True)
+            wire = await self._answered(ask, whole=True)
             reply = wire.reply(wire.body())
             self._keep(wire)
             return reply
@@ -74,7 +74,7 @@ class Pool:
         """A GET whose head is there after ``quiet_s`` at most. It takes none of the turns."""
         ask = self._request("GET", target, headers)
         async with asyncio.timeout(quiet_s):
-            wire = await self._answered(ask, b"", whole=False)
+            wire = await self._answered(ask, whole=False)
         try:
             yield Stream(wire, quiet_s)
         finally:
@@ -89,24 +89,24 @@ class Pool:
         self, method: str, target: str, headers: Mapping[str, str], body: bytes = b""
     ) -> Request:
         fields = (("Host", self._netloc), *headers.items())
-        return request(method, f"{self._base}{target}", fields, body)
+        return Request(method, f"{self._base}{target}", fields, body).check()
 
-    async def _answered(self, ask: Request, body: bytes, *, whole: bool) -> Wire:
+    async def _answered(self, ask: Request, *, whole: bool) -> Wire:
         """The connection with the answer. A read that a kept connection had no answer for, since
         the server was closing it, is sent once more; a write may have been done."""
         wire = self._kept()
         if wire is not None:
             try:
-                return await self._ask(wire, ask, body, whole=whole)
+                return await self._ask(wire, ask, whole=whole)
             except DisconnectedError:
-                if ask.method != b"GET":
+                if ask.method != "GET":
                     raise
-        return await self._ask(await self._connect(), ask, body, whole=whole)
+        return await self._ask(await self._connect(), ask, whole=whole)
 
     @staticmethod
-    async def _ask(wire: Wire, ask: Request, body: bytes, *, whole: bool) -> Wire:
+    async def _ask(wire: Wire, ask: Request, *, whole: bool) -> Wire:
         try:
-            await wire.ask(ask, body, whole=whole)
+            await wire.ask(ask, whole=whole)
         except BaseException:
             wire.close()  # what still comes on it is for nobody
             raise

@@ -10,8 +10,9 @@ MAX_BUFFER = 256 << 10  # bytes; more than a claim has, and h11 does not start a
 MAX_HEAD = 16 << 10
 _SIZE = re.compile(rb"[0-9a-fA-F]{1,8}")
 _LENGTH = re.compile(rb"[0-9]{1,8}")
-_STATUS = re.compile(rb"HTTP/1\.1 [2-9][0-9][0-9] [ -~]*")
-_FIELD = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*")
+_HEAD = re.compile(  # a status line and fields
+    rb"HTTP/1\.1 [2-9][0-9][0-9] [ -~]*(?:\r\n[!#$%&'*+.^_`|~0-9A-Za-z-]+:[\t -~]*)*"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,9 @@ class ShortReader:
 
 
 def _head(head: bytes) -> Head:
-    first, *lines = head.split(b"\r\n")
-    if not _STATUS.fullmatch(first) or not all(map(_FIELD.fullmatch, lines)):
+    if not _HEAD.fullmatch(head):
         raise NotPlainError
+    first, *lines = head.split(b"\r\n")
     pairs = [line.partition(b":") for line in lines]
     headers = [(name.lower(), value.strip()) for name, _, value in pairs]
     fields = dict(headers)
