@@ -275,7 +275,7 @@ class Demo:
 
     async def _unprepare(self, client: KubeClient, plugin: PluginClient) -> None:
         self._title("Unprepare: nothing is left")
-        before = _names(self.journal, "*.json"), _names(self.cdi, "*")
+        before = _names(self.journal, "*.json"), _names(self.cdi, "*.json")
         errors = await plugin.unprepare(self.refs.values())
         for wish in self.wishes:
             error = errors[self.refs[wish.claim].uid]
@@ -283,7 +283,7 @@ class Demo:
             await client.delete(f"/api/v1/namespaces/{NAMESPACE}/pods/{wish.pod}")
             await release(client, NAMESPACE, wish.claim)
             await client.delete(f"{CLAIMS}/{wish.claim}")
-        after = _names(self.journal, "*.json"), _names(self.cdi, "*")
+        after = _names(self.journal, "*.json"), _names(self.cdi, "*.json")
         for what, old, new in zip(("journal records", "CDI files"), before, after, strict=True):
             self.say(f"{what}: {len(old)} before, {len(new)} now")
             self._demand(not new, f"{what} are left: {', '.join(new)}")

@@ -1,7 +1,7 @@
 """The CDI folder: projections of the journal that can be rewritten at any time."""
 
-import contextlib
 import json
+import os
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -28,11 +28,16 @@ class CdiDir:
     UID. Nothing here calls fsync: the usual folder (``/var/run/cdi``) is memory and empty after a
     reboot. On a disk a power loss may leave an empty file, or bring a removed one back; the
     comparison at start rewrites the one and ``strays`` finds the other.
+
+    Files come to be in a folder of their own inside it, where runtimes do not look. Beside the
+    others containerd would read the whole folder anew for each of three changes, while the pod
+    waits for the claim.
     """
 
     def __init__(self, folder: Path, prefix: str) -> None:
         self._folder = folder
         self._prefix = prefix
+        self._drafts = folder / f".{prefix}drafts"
 
     def ensure(self, name: str, spec: Mapping[str, Any]) -> bool:
         """Make the file of ``name`` say ``spec``; True when it had to be written.
@@ -45,8 +50,12 @@ class CdiDir:
         data = json.dumps(spec, sort_keys=True, separators=(",", ":")).encode() + b"\n"
         if _content(path) == data:
             return False
-        make_folder(self._folder, 0o755, setting=CDI_SETTING)
-        write_atomically(path, data, setting=CDI_SETTING, mode=0o644, durable=False)
+        if not self._drafts.is_dir():
+            make_folder(self._folder, 0o755, setting=CDI_SETTING)
+            make_folder(self._drafts, 0o700, setting=CDI_SETTING)
+        write_atomically(
+            path, data, setting=CDI_SETTING, mode=0o644, durable=False, by_way_of=self._drafts
+        )
         return True
 
     def remove(self, name: str) -> None:
@@ -77,7 +86,8 @@ class CdiDir:
         Raises:
             StateError: the folder exists but cannot be read.
         """
-        remove_litter(self._folder, self._prefix)
+        remove_litter(self._folder, self._prefix)  # of versions that wrote beside the others
+        remove_litter(self._drafts)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{self._prefix}{safe_name(name)}{_SUFFIX}"
@@ -85,6 +95,8 @@ class CdiDir:
 
 def _content(path: Path) -> bytes | None:
     """The bytes on disk; None for whatever cannot be read, which is then replaced."""
-    with contextlib.suppress(OSError):
-        return path.read_bytes()
-    return None
+    try:
+        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+            return file.read()
+    except OSError:
+        return None

@@ -58,26 +58,28 @@ def write_atomically(
     setting: str = STATE_SETTING,
     mode: int = 0o600,
     durable: bool = True,
+    by_way_of: Path | None = None,
 ) -> None:
     """Replace ``path`` with ``data``: after a crash it holds the old or the new bytes.
 
-    ``durable`` also makes it survive a power loss: the bytes reach the disk before the name, the
-    name before this returns. ``setting`` is the option named in errors.
+    The bytes are written beside ``path``, or in the folder ``by_way_of`` of the same file system,
+    and renamed. ``durable`` also makes it survive a power loss: the bytes reach the disk before
+    the name, the name before this returns. ``setting`` is the option named in errors.
 
     Raises:
         StateError: ``path`` holds the old bytes and nothing else is left behind; only when the
             very last act fails (telling the disk of the new name) may it hold the new ones.
     """
     try:
-        _replace(path, data, mode=mode, durable=durable)
+        _replace(path, data, by_way_of or path.parent, mode=mode, durable=durable)
         if durable:
             _sync(path.parent)
     except OSError as error:
         raise _explain(path, "written", error, setting) from error
 
 
-def _replace(path: Path, data: bytes, *, mode: int, durable: bool) -> None:
-    temporary = f"{path.parent}/{litter_name(path.name)}"
+def _replace(path: Path, data: bytes, beside: Path, *, mode: int, durable: bool) -> None:
+    temporary = f"{beside}/{litter_name(path.name)}"
     fd = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         try:

@@ -43,7 +43,7 @@ async def test_a_claim_goes_from_the_kubelets_call_to_its_status_and_back(machin
     assert await prepare(plugin, claim) == answer
     await eventually(lambda: devices_told(api, "one"), "the status is written")
     assert await unprepare(plugin, claim) == ""
-    assert list(one.daemon.settings.cdi_dir.iterdir()) == []
+    assert list(one.daemon.settings.cdi_dir.glob("*.json")) == []
     assert one.daemon.journal.all() == ()
     assert api.writes["patch", "resourceclaims/status"] == 1
 
@@ -280,7 +280,7 @@ async def test_the_reconciler_runs_and_restores_a_file(machine, api, node):
     plugin = await one.registered()
     claim = await create_claim(api.client(), "one", machine.device(0))
     await prepare(plugin, claim)
-    (path,) = one.daemon.settings.cdi_dir.iterdir()
+    (path,) = one.daemon.settings.cdi_dir.glob("*.json")
     path.unlink()
     await eventually(path.exists)
     await eventually(lambda: "CDIFileRestored" in events(api))

@@ -204,7 +204,7 @@ async def test_recovery_is_told_on_the_claims(machine, api, node):
     for claim in claims:
         assert (await prepare(plugin, claim)).error == ""
     await one.stop()
-    for path in one.daemon.settings.cdi_dir.iterdir():
+    for path in one.daemon.settings.cdi_dir.glob("*.json"):
         path.unlink()
     control.lose(machine.root, 0)
     two = await node(reconcile_interval_s=60.0)

@@ -135,7 +135,7 @@ async def test_a_damaged_record_whose_claim_is_gone_is_settled(machine, api, sit
     site.damage(claim)
     assert await site.reconciler.rebuild()
     assert site.parts.journal.damaged == ()
-    assert list(machine.cdi.iterdir()) == []
+    assert list(machine.cdi.glob("*.json")) == []
     await site.settle()
     (note,) = events(api)["ClaimRecordRebuilt"]
     assert f"claim UID {claim['metadata']['uid']}" in note
@@ -192,7 +192,7 @@ async def test_a_record_that_cannot_be_settled_does_not_stop_the_others(machine,
 
 async def test_a_missing_cdi_file_is_written_again_and_told(machine, api, site):
     claim = await site.prepare("one", machine.device(0))
-    (path,) = machine.cdi.iterdir()
+    (path,) = machine.cdi.glob("*.json")
     text = path.read_bytes()
     path.unlink()
     await site.round()
@@ -208,15 +208,15 @@ async def test_a_missing_cdi_file_is_written_again_and_told(machine, api, site):
 async def test_a_cdi_file_that_cannot_be_written_is_left_to_the_next_round(machine, site, caplog):
     await site.prepare("one", machine.device(0))
     await site.prepare("two", machine.device(1))
-    for path in machine.cdi.iterdir():
+    for path in machine.cdi.glob("*.json"):
         path.unlink()
     control.lose(machine.root, 0)
     await site.round()
     assert "GPU_IS_LOST" in caplog.text
-    assert len(list(machine.cdi.iterdir())) == 1
+    assert len(list(machine.cdi.glob("*.json"))) == 1
     control.restore(machine.root, 0)
     await site.round()
-    assert len(list(machine.cdi.iterdir())) == 2
+    assert len(list(machine.cdi.glob("*.json"))) == 2
 
 
 async def test_a_half_prepared_claim_gets_no_file(machine, site):
@@ -233,7 +233,7 @@ async def test_a_claim_that_is_released_before_its_turn_gets_no_file(machine, si
     record = site.record(claim)
     await site.serving.unprepare_one(ref_of(claim))
     assert site.reconciler._project(record) is False
-    assert list(machine.cdi.iterdir()) == []
+    assert list(machine.cdi.glob("*.json")) == []
 
 
 # Orphans ---------------------------------------------------------------------------------
@@ -248,7 +248,7 @@ async def test_an_orphan_needs_two_looks_and_the_grace(machine, api, site):
     assert site.record(claim)
     await site.round(1)
     assert site.record(claim) is None
-    assert list(machine.cdi.iterdir()) == []
+    assert list(machine.cdi.glob("*.json")) == []
     assert site.recovered("orphanReleased") == 1
     await site.settle()
     assert "no longer exists" in events(api)["OrphanedClaimReleased"][0]

@@ -93,7 +93,7 @@ class World:
         spaces = {each.name for gpu in gpus for each in self.rig.client.namespaces(gpu)}
         wanted = {held.share.namespace for record in records for held in record.held if held.share}
         assert spaces == wanted - {None}
-        assert {path.name for path in self.machine.cdi.glob("*")} == {
+        assert {path.name for path in self.machine.cdi.glob("*.json")} == {
             self.machine.cdi_file(int(record.claim.uid[:8])).name for record in records
         }
 

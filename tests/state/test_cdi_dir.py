@@ -1,6 +1,7 @@
 import errno
 import json
 import os
+import shutil
 import stat
 
 import pytest
@@ -42,11 +43,24 @@ def test_a_spec_that_somebody_deleted_with_its_folder_is_written_again(tmp_path)
     folder = tmp_path / "run" / "cdi"
     cdi = CdiDir(folder, PREFIX)
     cdi.ensure(NAME, SPEC)
-    file_of(folder).unlink()
-    folder.rmdir()
+    shutil.rmtree(folder)
     cdi.remove(NAME)
     assert cdi.ensure(NAME, SPEC)
     assert file_of(folder).exists()
+
+
+def test_runtimes_see_nothing_of_a_file_that_comes_to_be(tmp_path, monkeypatch):
+    """But the one rename: the folder is the only thing of it that they watch."""
+    cdi = CdiDir(tmp_path, PREFIX)
+    cdi.ensure(NAME, SPEC)
+    (drafts,) = (path for path in tmp_path.iterdir() if path.is_dir())
+    moved = []
+    monkeypatch.setattr(os, "replace", lambda *paths: moved.append(paths))
+    before = tmp_path.stat().st_mtime_ns
+    cdi.ensure(uid(2), SPEC)
+    ((source, target),) = moved
+    assert tmp_path.stat().st_mtime_ns == before
+    assert (os.path.dirname(source), target) == (str(drafts), file_of(tmp_path, uid(2)))
 
 
 def test_runtimes_of_other_users_can_read_folder_and_file(tmp_path):
@@ -65,7 +79,7 @@ def test_removal_can_be_repeated_and_touches_no_other_file(tmp_path):
         cdi.ensure(uid(n), SPEC)
     cdi.remove(NAME)
     cdi.remove(NAME)
-    assert list(tmp_path.iterdir()) == [file_of(tmp_path, uid(2))]
+    assert list(tmp_path.glob("*.json")) == [file_of(tmp_path, uid(2))]
 
 
 def test_strays_are_our_own_files_that_nobody_needs(tmp_path):
@@ -79,11 +93,14 @@ def test_strays_are_our_own_files_that_nobody_needs(tmp_path):
 
 
 def test_litter_of_ours_is_cleared_and_that_of_others_is_not(tmp_path):
-    ours, others = tmp_path / f".{PREFIX}x.json.1.tmp", tmp_path / ".nvidia.json.1.tmp"
-    for path in (ours, others):
+    drafts = tmp_path / f".{PREFIX}drafts"
+    drafts.mkdir()
+    others = tmp_path / ".nvidia.json.1.tmp"
+    for path in (tmp_path / f".{PREFIX}x.json.1.tmp", drafts / ".y.json.1.tmp", others):
         path.write_bytes(b"")
     CdiDir(tmp_path, PREFIX).clear_litter()
-    assert list(tmp_path.iterdir()) == [others]
+    assert set(tmp_path.iterdir()) == {others, drafts}
+    assert list(drafts.iterdir()) == []
 
 
 @pytest.mark.parametrize("name", ["../evil", "a/b", "", "a.json"])
@@ -116,7 +133,7 @@ def test_a_read_only_folder_is_told_where_none_can_be_mounted(tmp_path, monkeypa
     monkeypatch.setattr(os, "replace", refuse(errno.EROFS))
     with pytest.raises(StateError, match=r"not written: .*EROFS.*read-write.*--cdi-dir"):
         CdiDir(tmp_path, PREFIX).ensure(NAME, SPEC)
-    assert list(tmp_path.iterdir()) == []
+    assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
 
 
 def test_a_full_folder_keeps_the_old_spec(tmp_path):
