@@ -20,6 +20,7 @@ from cli.options import (
     driver_name,
     kubelet_folders,
     mps_socket,
+    nvidia_ctk,
     simulate_root,
     subdomain,
 )
@@ -51,6 +52,7 @@ _CRIO = Path("/etc/crio")
 @click.option("--kubeconfig", help="Default: the service account, else the usual places.")
 @click.option("--claim-cache", is_flag=True, help="The plugin runs with --claim-cache.")
 @click.option("--instance", envvar="POD_UID", help="As for `aliquot node run`.")
+@nvidia_ctk
 @cgroup_root
 @mps_socket
 @click.option("--containerd-config", type=PATH, default=_CONTAINERD, show_default=True)

@@ -12,6 +12,7 @@ from cli.options import (
     cgroup_root,
     driver_name,
     mps_socket,
+    nvidia_ctk,
     simulate_root,
     subdomain,
 )
@@ -65,6 +66,7 @@ node.add_command(status)
     help="Where the NVIDIA driver is, as seen from here.",
 )
 @click.option("--host-driver-root", type=PATH, help="The same on the host, where that differs.")
+@nvidia_ctk
 @cgroup_root
 @mps_socket
 @click.option(

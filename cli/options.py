@@ -78,6 +78,16 @@ def mps_socket(command: _F) -> _F:
     )(command)
 
 
+def nvidia_ctk(command: _F) -> _F:
+    return click.option(
+        "--nvidia-ctk",
+        type=PATH,
+        metavar="PROGRAM",
+        help="nvidia-ctk of the NVIDIA Container Toolkit, whose hooks containers then get; at the "
+        "same path on the host. Default: the one of the driver root, if there is one.",
+    )(command)
+
+
 def cgroup_root(command: _F) -> _F:
     return click.option(
         "--cgroup-root",

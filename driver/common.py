@@ -4,13 +4,14 @@ import logging
 import time
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
-from driver.errors import DriverError
+from driver.errors import DriverError, HardwareError
 from driver.hw.libraries import DriverFiles
 from driver.model.gpu import DeviceNode
 from driver.model.ids import GpuUuid
 from driver.model.view import Mount
+from driver.plan.cdi import common_edits
 
 log = logging.getLogger(__name__)
 
@@ -24,17 +25,22 @@ class Hardware(Protocol):
 
     def nodes(self, gpu: GpuUuid) -> tuple[DeviceNode, ...]: ...
     def files(self) -> DriverFiles: ...
+    def toolkit_edits(self, files: DriverFiles) -> Mapping[str, Any] | None: ...
     def control_nodes(self) -> tuple[DeviceNode, ...]: ...
 
 
 @dataclass(frozen=True, slots=True)
 class Common:
-    """Device nodes that all cards share, the driver's files, and what was found out of the cards'
-    own device nodes."""
+    """The containerEdits that all containers get, the same object until something changes, and
+    what was found out of the cards' own device nodes."""
 
-    control_nodes: tuple[DeviceNode, ...]
-    mounts: tuple[Mount, ...]
+    edits: Mapping[str, Any]
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]]
+
+
+_Source: TypeAlias = (
+    "tuple[DriverFiles, Mapping[str, Any] | None, tuple[DeviceNode, ...]]"  # what edits come from
+)
 
 
 class CommonParts:
@@ -45,7 +51,8 @@ class CommonParts:
         self._hardware = hardware
         self._clock = clock
         self._ahead: tuple[float, Common] | None = None
-        self._mounts: tuple[DriverFiles | None, tuple[Mount, ...]] = (None, ())
+        self._made: tuple[_Source, Mapping[str, Any]] | None = None
+        self._complaint = ""  # of the toolkit, as last logged
 
     def look_ahead(self, gpus: Collection[GpuUuid]) -> None:
         """Keep what is there for the next ``take``. A failure is left for that one to meet.
@@ -77,16 +84,29 @@ class CommonParts:
         return self.ahead or self._look()
 
     def _look(self) -> Common:
-        mounts = self._mounts_of(self._hardware.files())
-        return Common(self._hardware.control_nodes(), mounts, {})
+        files = self._hardware.files()
+        source = (files, self._toolkit(files), self._hardware.control_nodes())
+        made = self._made
+        if made is None or made[0] != source:
+            _, toolkit, control = source
+            made = source, common_edits(control, mounts_of(files), toolkit)
+            self._made = made
+        return Common(made[1], {})
 
-    def _mounts_of(self, files: DriverFiles) -> tuple[Mount, ...]:
-        """Made once for the value that the hardware hands out until something changed."""
-        known, mounts = self._mounts
-        if known is not files:
-            mounts = mounts_of(files)
-            self._mounts = (files, mounts)
-        return mounts
+    def _toolkit(self, files: DriverFiles) -> Mapping[str, Any] | None:
+        """Where it fails, the files are mounted without its hooks, as on a node without it."""
+        try:
+            found, complaint = self._hardware.toolkit_edits(files), ""
+        except HardwareError as error:
+            found, complaint = None, str(error)
+        if complaint and complaint != self._complaint:
+            log.warning(
+                "containers get the driver's files without the hooks of the NVIDIA Container "
+                "Toolkit (links, loader cache): %s",
+                complaint,
+            )
+        self._complaint = complaint
+        return found
 
 
 def mounts_of(files: DriverFiles) -> tuple[Mount, ...]:

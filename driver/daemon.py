@@ -96,7 +96,9 @@ class NodeDaemon:
         self._policy_file = PolicyFile(s.policy_file, s.node_name)
         self._identity = Identity(s.driver_name, s.node_name, boot_id(s.root / "proc"))
         mps = MpsCards(MpsClient(s.mps_socket) if s.mps_socket else None)
-        self._hardware = Cards(self._nvml, s.root, s.host_driver_root, mps, s.cgroup_root)
+        self._hardware = Cards(
+            self._nvml, s.root, s.host_driver_root, mps, s.cgroup_root, s.nvidia_ctk
+        )
         self.cards = NodeCards(
             self._hardware,
             Known(s.known_file),

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from api.policy import NodePolicy
 from driver.common import CommonParts
@@ -47,6 +47,7 @@ class Hardware(Protocol):
     def nodes(self, gpu: GpuUuid) -> tuple[DeviceNode, ...]: ...
     def control_nodes(self) -> tuple[DeviceNode, ...]: ...
     def files(self) -> DriverFiles: ...
+    def toolkit_edits(self, files: DriverFiles) -> Mapping[str, Any] | None: ...
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None
     ) -> tuple[GpuProcess, ...]: ...
@@ -339,8 +340,7 @@ class NodeCards:
                 if place is not None
                 and (device := self._hardware.partition(uuid, place)) is not None
             },
-            control_nodes=common.control_nodes,
-            mounts=common.mounts,
+            common=common.edits,
             mps=self._hardware.mps_folders(wanted),
         )
 

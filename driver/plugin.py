@@ -233,7 +233,7 @@ class GpuDriver:
         """``validate_spec``, which takes longer than all else where it checks the driver's files
         again: each part is checked by itself, and the common one rarely changes."""
         common = spec["containerEdits"]
-        if common == self._sound:
+        if common is self._sound:
             validate_spec({**spec, "containerEdits": {}})
             return
         validate_spec(spec)

@@ -20,6 +20,7 @@ class Settings:
     cdi_dir: Path = Path("/var/run/cdi")
     driver_root: Path = Path("/")  # where the NVIDIA driver's files are
     host_driver_root: Path | None = None  # the same on the host; None: as driver_root
+    nvidia_ctk: Path | None = None  # apart from the driver; None: in a program folder of its root
     cgroup_root: Path = Path("/sys/fs/cgroup")  # the host's, where the kubelet's pods are
     policy_file: Path | None = None
     kubeconfig: str | None = None  # None: the service account, else the usual places

@@ -135,11 +135,18 @@ def test_values_reach_the_driver():
         "--plugin-dir=/var/lib/k0s/kubelet/plugins/ours",
         "--cdi-dir=/etc/cdi",
         "--host-driver-root=/run/nvidia/driver",
+        "--nvidia-ctk=/usr/local/nvidia/toolkit/nvidia-ctk",
         "--http-address=:9400",
         "--claim-cache",
         "--health-interval=10",
     ):
         assert wanted in arguments
+    pod = pod_of(objects, "aliquot-node")
+    (toolkit,) = (each for each in pod["volumes"] if each["name"] == "toolkit")
+    assert toolkit["hostPath"]["path"] == "/usr/local/nvidia/toolkit"
+    assert {"name": "toolkit", "mountPath": "/usr/local/nvidia/toolkit", "readOnly": True} in pod[
+        "containers"
+    ][0]["volumeMounts"]
     watches = objects["ClusterRole", "aliquot-node"]["rules"][1]["verbs"]
     assert watches == ["get", "list", "watch"], "the claim cache watches"
     partition = objects["DeviceClass", "mig-1g.10gb-me"]["spec"]
@@ -157,6 +164,7 @@ def test_values_reach_the_driver():
         ({"driverName": ""}, "/driverName"),
         ({"driverName": "Gpu_1"}, "/driverName"),
         ({"kubeletRoot": "var/lib/kubelet"}, "/kubeletRoot"),
+        ({"nvidiaToolkitDir": "usr/local"}, "/nvidiaToolkitDir"),
         ({"admission": {"singleShares": "sometimes"}}, "/admission/singleShares"),
         ({"classes": {"migProfiles": ["1g10gb"]}}, "/classes/migProfiles/0"),
         ({"plugin": {"httpPort": "8080"}}, "/plugin/httpPort"),

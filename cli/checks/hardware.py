@@ -18,6 +18,11 @@ _INSTALL = (
     "install the NVIDIA driver on the node, or point --driver-root at the folder where it is"
 )
 
+_TOOLKIT = (
+    "install or update the NVIDIA Container Toolkit (1.13 or newer); --nvidia-ctk says where it "
+    "is if not in the driver root"
+)
+
 
 # Pure ------------------------------------------------------------------------------------
 
@@ -75,7 +80,8 @@ def check(settings: Settings) -> list[Finding]:
         wanted = f"NVML of driver {MINIMUM_DRIVER} or newer, and its kernel module loaded"
         return [fail("NVML", str(error), wanted, _INSTALL)]
     try:
-        return _look(Cards(nvml, settings.root), inventory, mig.read(settings))
+        cards = Cards(nvml, settings.root, toolkit=settings.nvidia_ctk)
+        return _look(cards, inventory, mig.read(settings))
     finally:
         nvml.close()
 
@@ -105,7 +111,24 @@ def _look(cards: Cards, inventory: Inventory, known: mig.Known) -> list[Finding]
     findings.append(
         _tried("driver libraries", _INSTALL, lambda: f"{len(cards.files().mounts)} files")
     )
-    return findings
+    return [*findings, *_toolkit(cards)]
+
+
+def _toolkit(cards: Cards) -> list[Finding]:
+    """Nothing to say where the driver's files, which it is asked about, are not there."""
+    check = "container toolkit"
+    try:
+        files = cards.files()
+    except HardwareError:
+        return []
+    try:
+        edits = cards.toolkit_edits(files)
+    except HardwareError as error:
+        wanted = "its hooks, which make links and the loader's cache in containers"
+        return [warn(check, str(error), wanted, _TOOLKIT)]
+    if edits is None:
+        return [ok(check, "none: containers get the driver's files alone")]
+    return [ok(check, f"{plural(len(edits.get('hooks', ())), 'hook')} for links and loader cache")]
 
 
 def _nodes(cards: Cards, inventory: Inventory) -> Finding:

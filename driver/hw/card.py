@@ -1,11 +1,12 @@
 """Cards as the driver's core needs them: read, do, undo, look again. All calls block."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import assert_never
+from typing import Any, assert_never
 
 from driver.errors import HardwareError
 from driver.hw.cgroups import PodCgroups
+from driver.hw.ctk import Toolkit
 from driver.hw.devnodes import control_nodes, gpu_nodes
 from driver.hw.discover import discover, unlisted
 from driver.hw.libraries import DriverFileCache, DriverFiles
@@ -39,7 +40,8 @@ class Cards:
 
     ``root`` is where /dev, /sys and the driver's files are seen from here; ``host_root`` is where
     the host has them (the same unless the driver runs in a container); ``cgroups`` where its
-    cgroups are seen. Every method raises HardwareError or one of its kinds.
+    cgroups are seen; ``toolkit`` is nvidia-ctk where it lies apart from the driver. Every method
+    raises HardwareError or one of its kinds.
     """
 
     def __init__(
@@ -49,11 +51,13 @@ class Cards:
         host_root: Path | None = None,
         mps: MpsCards | None = None,
         cgroups: Path | None = None,
+        toolkit: Path | None = None,
     ) -> None:
         self._nvml = nvml
         self._root = root
         self._host_root = host_root or root
         self._files = DriverFileCache(root, host_root)
+        self._toolkit = Toolkit(root, host_root, toolkit)
         self._mig = MigCards(nvml, root)
         self._time = TimeSlices(root)
         self._usage = CardUsage(nvml, root)
@@ -83,6 +87,10 @@ class Cards:
     def files(self) -> DriverFiles:
         """The driver's files; searched again when the driver version or a folder changed."""
         return self._files.files(self._nvml.driver_version())
+
+    def toolkit_edits(self, files: DriverFiles) -> Mapping[str, Any] | None:
+        """What the NVIDIA Container Toolkit puts into every container; None without it."""
+        return self._toolkit.edits(files)
 
     def processes(
         self, gpu: GpuUuid, placement: Placement | None = None

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TypeAlias
 
 from driver.errors import HardwareError
-from driver.hw.ctk import ctk_edits
 from driver.hw.folders import (
     LIBRARY_FOLDERS,
     PROGRAM_FOLDERS,
@@ -17,8 +16,6 @@ from driver.hw.folders import (
     library_folders,
     program_folders,
 )
-
-__all__ = ["PROGRAMS", "DriverFileCache", "DriverFiles", "ctk_edits", "driver_files"]
 
 PROGRAMS = (
     "nvidia-smi",

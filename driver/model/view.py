@@ -35,8 +35,4 @@ class NodeView:
     nodes: Mapping[GpuUuid, tuple[DeviceNode, ...]]  # only nodes that exist
     partitions: Mapping[Place, MigDevice] = field(default_factory=dict)  # only those that exist
     mps: Mapping[GpuUuid, MpsFolders] = field(default_factory=dict)  # of cards with a daemon
-    control_nodes: tuple[DeviceNode, ...] = ()  # /dev/nvidiactl, /dev/nvidia-uvm, …
-    mounts: tuple[Mount, ...] = ()
-    common: Mapping[str, Any] = field(
-        default_factory=dict
-    )  # containerEdits of `nvidia-ctk cdi generate`
+    common: Mapping[str, Any] = field(default_factory=dict)  # containerEdits for every container

@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from functools import lru_cache
 from typing import Any
 
 from driver.errors import UnknownDeviceError
@@ -70,7 +69,7 @@ def cdi_spec(record: Record, view: NodeView) -> dict[str, Any]:
         "cdiVersion": CDI_VERSION,
         "kind": f"{view.driver_name}/claim",
         "devices": devices,
-        "containerEdits": _common_edits(view),
+        "containerEdits": view.common,
     }
 
 
@@ -190,30 +189,26 @@ def _node(node: DeviceNode) -> dict[str, Any]:
     return {"path": node.path, "hostPath": node.host_path, "permissions": "rwm"}
 
 
-def _common_edits(view: NodeView) -> dict[str, Any]:
-    """Our own edits, then those of the toolkit that ours do not cover."""
-    own_nodes, own_mounts = _own(view.control_nodes, view.mounts)
-    common = view.common
-    nodes = [*own_nodes, *map(_without_numbers, _list(common, "deviceNodes"))]
-    others = [dict(mount) for mount in _list(common, "mounts") if not _is_mps(mount)]
-    env = [each for each in _list(common, "env") if not each.startswith(f"{_VISIBLE}=")]
+def common_edits(
+    control_nodes: Iterable[DeviceNode],
+    mounts: Iterable[Mount],
+    toolkit: Mapping[str, Any] | None = None,
+) -> dict[str, Any]:
+    """What every container of the node gets. ``toolkit``: the common containerEdits that
+    ``nvidia-ctk cdi generate`` made; where there are some, they stand in for ``mounts``, since its
+    hooks make links in places where ``mounts`` has files."""
+    made = toolkit or {}
+    own = [] if toolkit else [_mount(each.host_path, each.container_path) for each in mounts]
+    others = [dict(mount) for mount in _list(made, "mounts") if not _is_mps(mount)]
+    env = [each for each in _list(made, "env") if not each.startswith(f"{_VISIBLE}=")]
+    nodes = [*map(_node, control_nodes), *map(_without_numbers, _list(made, "deviceNodes"))]
     edits = {
         "env": [f"{_VISIBLE}=void", *env],  # keeps the legacy hook from adding every card
         "deviceNodes": _first_of_each(nodes, "path"),
-        "mounts": _first_of_each([*own_mounts, *others], "containerPath"),
-        "hooks": [dict(hook) for hook in _list(common, "hooks")],
+        "mounts": _first_of_each([*own, *others], "containerPath"),
+        "hooks": [dict(hook) for hook in _list(made, "hooks")],
     }
     return {key: value for key, value in edits.items() if value}
-
-
-@lru_cache(maxsize=2)
-def _own(
-    nodes: tuple[DeviceNode, ...], mounts: tuple[Mount, ...]
-) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
-    """They seldom change, and are the same for every claim. Not to be changed."""
-    return [_node(each) for each in nodes], [
-        _mount(each.host_path, each.container_path) for each in mounts
-    ]
 
 
 def _list(common: Mapping[str, Any], key: str) -> list[Any]:

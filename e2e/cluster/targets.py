@@ -33,11 +33,12 @@ class Target:
     toolchain: str = "local"
     ldflags: str = "-s -w"
     least_go: tuple[int, int] = field(default=(1, 21))
+    cgo: bool = False  # needs gcc
 
     def environment(self) -> dict[str, str]:
         """Variables that decide what comes out; part of the digest."""
         return {
-            "CGO_ENABLED": "0",
+            "CGO_ENABLED": "1" if self.cgo else "0",
             "GOFLAGS": "-mod=readonly -buildvcs=false",
             "GOTOOLCHAIN": self.toolchain,
             "GOWORK": "off",
@@ -148,8 +149,16 @@ KIND = Target(
     programs={"kind": "sigs.k8s.io/kind"},
     least_go=(1, 26),
 )
-TOOLS = (HELM, CDI_CHECK)
-"""What tests of the chart need on any cluster."""
+_TOOLKIT = "github.com/NVIDIA/nvidia-container-toolkit/cmd"
+TOOLKIT = Target(
+    name="nvidia-container-toolkit-1.20.2",
+    folder=HERE / "tools/toolkit",
+    programs={name: f"{_TOOLKIT}/{name}" for name in ("nvidia-ctk", "nvidia-cdi-hook")},
+    least_go=(1, 26),
+    cgo=True,  # it opens NVML's library
+)
+TOOLS = (HELM, CDI_CHECK, TOOLKIT)
+"""What tests need on any cluster, beside the node's own programs."""
 
 EXTRAS: Mapping[str, Sequence[Target]] = {
     "dra-example-driver": (EXAMPLE_DRIVER,),

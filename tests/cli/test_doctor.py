@@ -10,6 +10,7 @@ from driver.sim.setup import create
 from kubeletplugin.testing.apiserver.__main__ import kubeconfig
 from kubeletplugin.testing.apiserver.server import ApiServer
 from tests.cli.snapshots import snapshot
+from tests.hw.toolkit import stand_in, write_program
 
 
 @pytest.fixture
@@ -116,6 +117,22 @@ async def test_missing_libraries_fail(examine, node):
     status, found = await examine()
     assert status == 1
     assert "libcuda.so.580.105.08" in found["driver libraries"]["found"]
+
+
+async def test_the_container_toolkit_is_told_and_warned_of_where_it_fails(examine, node):
+    _, found = await examine()
+    assert found["container toolkit"]["found"].startswith("none:")
+    bin_ = node / "sim/usr/bin"
+    stand_in(bin_, node / "sim")
+    _, found = await examine()
+    assert found["container toolkit"]["level"] == "ok"
+    assert found["container toolkit"]["found"].startswith("1 hook")
+    write_program(bin_, "echo no such mode >&2; exit 1")
+    status, found = await examine()
+    assert (status, found["container toolkit"]["level"]) == (0, "warn")
+    assert "status 1: no such mode" in found["container toolkit"]["found"]
+    _, found = await examine("--nvidia-ctk", node / "none/nvidia-ctk")
+    assert "cannot be run: No such file" in found["container toolkit"]["found"]
 
 
 async def test_a_policy_with_mistakes_fails(examine, node):

@@ -10,6 +10,7 @@ from driver.errors import HardwareError
 from driver.sim import control
 from kubeletplugin.claims import ClaimReader
 from tests.driver.machine import claim, ref
+from tests.hw.toolkit import CUDA, stand_in, write_program
 from tests.polling import eventually
 
 
@@ -36,11 +37,11 @@ def test_what_was_looked_at_ahead_is_taken_for_half_a_second(machine, parts, com
     found = common.take()
     assert found is common.ahead
     assert set(found.nodes) == set(machine.uuids)
-    assert found.mounts
+    assert found.edits["mounts"]
     clock.now += 0.6
     assert common.ahead is None
     assert common.take().nodes == {}
-    assert common.take().mounts == found.mounts
+    assert common.take().edits is found.edits
 
 
 def test_what_was_looked_at_moments_ago_is_not_looked_at_again(machine, common, clock):
@@ -51,6 +52,39 @@ def test_what_was_looked_at_moments_ago_is_not_looked_at_again(machine, common, 
     clock.now += 0.06
     common.look_ahead(machine.uuids)
     assert common.ahead is not first
+
+
+def test_what_all_containers_get_is_made_anew_when_the_node_has_changed(machine, common):
+    before = common.take().edits
+    library = machine.root / "usr/lib/x86_64-linux-gnu/libnvidia-more.so.580.105.08"
+    library.write_bytes(b"")
+    after = common.take().edits
+    added = [each for each in after["mounts"] if each not in before["mounts"]]
+    assert [each["hostPath"] for each in added] == [str(library)]
+
+
+def test_the_toolkit_of_the_node_says_what_containers_get(machine, common):
+    toolkit = stand_in(machine.root / "usr/bin", machine.root)
+    found = common.take().edits
+    assert found["hooks"] == toolkit["hooks"]
+    assert [each["containerPath"] for each in found["mounts"]] == [CUDA]
+    assert "/dev/nvidiactl" in [node["path"] for node in found["deviceNodes"]]
+    assert "NVIDIA_VISIBLE_DEVICES=void" in found["env"]
+    assert common.take().edits is found
+
+
+def test_a_toolkit_that_fails_is_told_once_and_the_files_are_mounted_without_it(
+    machine, common, caplog
+):
+    own = common.take().edits
+    write_program(machine.root / "usr/bin", "echo no such mode >&2; exit 1")
+    assert common.take().edits == own
+    assert common.take().edits == own
+    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
+    assert "without the hooks of the NVIDIA Container Toolkit" in said
+    assert "status 1: no such mode" in said
+    stand_in(machine.root / "usr/bin", machine.root)
+    assert common.take().edits["hooks"]
 
 
 def test_many_cards_are_not_asked_one_by_one(machine, common):

@@ -237,4 +237,4 @@ def test_a_view_has_the_nodes_of_the_wanted_cards_only(machine, parts):
     view = parts.cards.view([machine.uuids[1]])
     assert list(view.nodes) == [machine.uuids[1]]
     assert [node.path for node in view.nodes[machine.uuids[1]]] == ["/dev/nvidia1"]
-    assert "/dev/nvidiactl" in [node.path for node in view.control_nodes]
+    assert "/dev/nvidiactl" in [node["path"] for node in view.common["deviceNodes"]]

@@ -11,6 +11,7 @@ from driver.model.gpu import DeviceNode, Engines, Gpu, Inventory, MigMode, MigPr
 from driver.model.ids import ClaimUid, DeviceName, GpuUuid, PciAddress, RequestName
 from driver.model.units import Bytes, from_mib
 from driver.model.view import NodeView
+from driver.plan.cdi import common_edits
 from driver.plan.names import device_names, partition_name
 from driver.sim.profiles import PROFILES
 
@@ -140,6 +141,7 @@ def view(*gpus: Gpu, **changes: Any) -> NodeView:
         driver_name=DRIVER,
         gpus={card.uuid: card for card in gpus},
         nodes={card.uuid: (node(f"/dev/nvidia{card.minor}"),) for card in gpus},
+        common=common_edits((), ()),
     )
     return replace(made, **changes)
 

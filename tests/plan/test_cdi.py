@@ -8,7 +8,13 @@ from driver.errors import ClaimError, UnknownDeviceError
 from driver.model.ids import ClaimUid
 from driver.model.units import Bytes
 from driver.model.view import Mount
-from driver.plan.cdi import cdi_device_id, cdi_spec, spec_file_name, spec_file_prefix
+from driver.plan.cdi import (
+    cdi_device_id,
+    cdi_spec,
+    common_edits,
+    spec_file_name,
+    spec_file_prefix,
+)
 from driver.plan.cdi_rules import validate_spec
 from tests.plan.builders import DRIVER, allocation, claim, gpu, node, put, record, view, whole
 
@@ -38,7 +44,7 @@ def environment(device):
 def test_a_whole_card_as_a_container_gets_it():
     control = (node("/dev/nvidiactl"), node("/dev/nvidia-uvm"))
     library = Mount("/driver/lib/libcuda.so.580", "/usr/lib/libcuda.so.580")
-    assert spec("gpu", control_nodes=control, mounts=(library,)) == {
+    assert spec("gpu", common=common_edits(control, [library])) == {
         "cdiVersion": "0.5.0",
         "kind": "gpu.aliquot.dev/claim",
         "devices": [
@@ -123,8 +129,8 @@ def test_a_card_without_device_node_is_refused(changes):
         spec("gpu", **changes)
 
 
-def test_edits_of_the_toolkit_come_after_ours_and_never_undo_them():
-    common = {
+def test_edits_of_the_toolkit_never_undo_ours_and_stand_in_for_files():
+    toolkit = {
         "env": ["NVIDIA_VISIBLE_DEVICES=all", "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib"],
         "deviceNodes": [
             {"path": "/dev/nvidiactl", "hostPath": "/x", "type": "c", "major": 195, "minor": 255},
@@ -140,12 +146,9 @@ def test_edits_of_the_toolkit_come_after_ours_and_never_undo_them():
         "hooks": [{"hookName": "createContainer", "path": "/usr/bin/nvidia-cdi-hook"}],
         "additionalGids": [44],
     }
-    edits = spec(
-        "gpu",
-        common=common,
-        control_nodes=(node("/dev/nvidiactl"),),
-        mounts=(Mount("/driver/a", "/usr/lib/a"),),
-    )["containerEdits"]
+    own = Mount("/driver/a", "/usr/lib/a"), Mount("/driver/c", "/usr/lib/c")
+    edits = common_edits([node("/dev/nvidiactl")], own, toolkit)
+    assert spec("gpu", common=edits)["containerEdits"] is edits
     assert edits["env"] == ["NVIDIA_VISIBLE_DEVICES=void", "NVIDIA_CTK_LIBCUDA_DIR=/usr/lib"]
     assert edits["deviceNodes"] == [
         {"path": "/dev/nvidiactl", "hostPath": "/driver/dev/nvidiactl", "permissions": "rwm"},
@@ -153,11 +156,11 @@ def test_edits_of_the_toolkit_come_after_ours_and_never_undo_them():
         {"path": "/dev/nvidia-caps/cap1", "type": "c", "major": 236, "minor": 1},
     ]
     assert [(mount["hostPath"], mount["containerPath"]) for mount in edits["mounts"]] == [
-        ("/driver/a", "/usr/lib/a"),
+        ("/usr/lib/a", "/usr/lib/a"),
         ("/usr/lib/b", "/usr/lib/b"),
         ("/usr/bin/nvidia-cuda-mps-control", "/usr/bin/n"),
     ]
-    assert edits["hooks"] == common["hooks"]
+    assert edits["hooks"] == toolkit["hooks"]
     assert edits.keys() == {"env", "deviceNodes", "mounts", "hooks"}
 
 
