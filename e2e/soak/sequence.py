@@ -1,6 +1,7 @@
 """Thousands of calls at the plugin's socket against a model of what must come of them.
 
-Claims stand in each other's way on purpose: several for each card. A burst holds calls for
+Claims stand in each other's way on purpose: several for each card. In most bursts a held card is
+left to its holder, since a claim that is refused has waited 10 s for it. A burst holds calls for
 different cards at once, so that each answer is certain; at seeded moments the plugin is killed in
 the middle of one, or a CDI file is deleted.
 """
@@ -21,6 +22,7 @@ _CLAIMS_A_CARD = 3
 _KILL_ONE_IN = 400  # bursts
 _DAMAGE_ONE_IN = 50
 _RENEW_ONE_IN = 40
+_CLASH_ONE_IN = 60  # bursts: the driver waits 10 s for the holder before it refuses
 _CHECK_EVERY = 25
 _PARAMETERS = {
     "apiVersion": "gpu.aliquot.dev/v1alpha1",
@@ -77,11 +79,20 @@ class Sequence:
 
     def burst(self) -> list[Call]:
         rng = self.scene.rng
-        cards = rng.sample(range(CARDS), rng.randint(1, CARDS))
+        clash = rng.random() * _CLASH_ONE_IN < 1
         return [
-            Call(rng.choice([c for c in self.claims if c.card == card]), rng.random() < 0.6)
-            for card in cards
+            self._call(card, prepare=rng.random() < 0.6, clash=clash)
+            for card in rng.sample(range(CARDS), rng.randint(1, CARDS))
         ]
+
+    def _call(self, card: int, *, prepare: bool, clash: bool) -> Call:
+        """About any claim of the card; where it is held, and they need not ``clash``, only the
+        holder is prepared."""
+        some = [claim for claim in self.claims if claim.card == card]
+        holder = self.holder.get(card)
+        if prepare and holder is not None and not clash:
+            some = [holder]
+        return Call(self.scene.rng.choice(some), prepare)
 
     def run(self, steps: int) -> None:
         bursts = 0
