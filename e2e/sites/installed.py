@@ -1,6 +1,7 @@
 """The chart as it is installed on a site, and what it leaves there."""
 
 import json
+import re
 import shlex
 import time
 from collections.abc import Iterator
@@ -18,7 +19,15 @@ from e2e.sites.site import Site
 
 SIMULATED = "h100-80gb:4"
 CARDS = 4  # one for each mode
-_POLICY = {"gpus": [{"select": {"all": True}, "modes": ["gpu", "mig", "mps", "timeslice"]}]}
+_SIDE_BY_SIDE = {"gpus": [{"select": {"all": True}, "modes": ["gpu", "mig", "mps", "timeslice"]}]}
+# Schedulers before 1.36.3 grant whole cards beside shares: there a card is one or the other.
+_FIXED = {
+    "gpus": [
+        {"select": {"pciAddress": "0000:3b:00.0"}, "modes": ["mps"]},
+        {"select": {"pciAddress": "0000:3c:00.0"}, "modes": ["timeslice"]},
+        {"select": {"all": True}, "modes": ["gpu", "mig"]},
+    ]
+}
 
 
 def image_values(image: str) -> dict[str, Any]:
@@ -83,11 +92,12 @@ class Installed:
             return sum(attributes["type"] == {"string": "gpu"} for attributes in told)
 
         def there() -> bool:
-            return all(offered(node) == CARDS for node in self.site.workers())
+            return all(offered(node) == wanted for node in self.site.workers())
 
+        wanted = CARDS if sharing_beside_whole(self.kube) else CARDS - 2
         poll(
             there,
-            f"{CARDS} cards on {self.site.workers()}",
+            f"{wanted} whole cards on {self.site.workers()}",
             timeout_s=120,
             detail=lambda: self.site.kube.kubectl("get", "pods", "-A", "-o", "wide"),
         )
@@ -146,11 +156,17 @@ class Installed:
         )
 
 
+def sharing_beside_whole(kube: Kube) -> bool:
+    """Whether this cluster's scheduler keeps shares and whole cards apart (docs/sharing.md)."""
+    version = re.match(r"v(\d+)\.(\d+)\.(\d+)", kube.request("GET", "/version")["gitVersion"])
+    return version is not None and tuple(map(int, version.groups())) >= (1, 36, 3)
+
+
 def base_values(site: Site) -> dict[str, Any]:
-    """Simulated cards, whole and in partitions, the image that the site has."""
+    """Simulated cards, in every mode that the cluster can have, the image that the site has."""
     chosen = {
         "simulate": SIMULATED,
-        "policy": _POLICY,
+        "policy": _SIDE_BY_SIDE if sharing_beside_whole(site.kube) else _FIXED,
         "plugin": {"logFormat": "text", "extraArgs": ["--refresh-interval=2"]},
     }
     return merged(chosen, image_values(site.image), site.values())
