@@ -52,6 +52,7 @@ class CommonParts:
         self._clock = clock
         self._ahead: tuple[float, Common] | None = None
         self._made: tuple[_Source, Mapping[str, Any]] | None = None
+        self._made_by_toolkit: tuple[DriverFiles, Mapping[str, Any]] | None = None
         self._complaint = ""  # of the toolkit, as last logged
 
     def look_ahead(self, gpus: Collection[GpuUuid]) -> None:
@@ -94,19 +95,26 @@ class CommonParts:
         return Common(made[1], {})
 
     def _toolkit(self, files: DriverFiles) -> Mapping[str, Any] | None:
-        """Where it fails, the files are mounted without its hooks, as on a node without it."""
+        """Where it fails, what it made for these files before: claims that are prepared keep it.
+        Else the files are mounted without its hooks, as on a node without it."""
         try:
-            found, complaint = self._hardware.toolkit_edits(files), ""
+            found = self._hardware.toolkit_edits(files)
         except HardwareError as error:
-            found, complaint = None, str(error)
-        if complaint and complaint != self._complaint:
-            log.warning(
-                "containers get the driver's files without the hooks of the NVIDIA Container "
-                "Toolkit (links, loader cache): %s",
-                complaint,
+            made = self._made_by_toolkit
+            found = made[1] if made is not None and made[0] == files else None
+            get = (
+                "the driver's files without its hooks" if found is None else "what it made before"
             )
-        self._complaint = complaint
+            self._complain(f"the NVIDIA Container Toolkit fails, containers get {get}: {error}")
+            return found
+        self._complain("")
+        self._made_by_toolkit = None if found is None else (files, found)
         return found
+
+    def _complain(self, text: str) -> None:
+        if text and text != self._complaint:
+            log.warning("%s", text)
+        self._complaint = text
 
 
 def mounts_of(files: DriverFiles) -> tuple[Mount, ...]:

@@ -262,7 +262,7 @@ class GpuDriver:
                 earlier = self._journal.get(claim.uid) or earlier
             if self.project(earlier):
                 log.warning(
-                    "claim %s: its CDI file was missing or changed: rewritten",
+                    "claim %s: its CDI file was missing, or not what it should be: written again",
                     claim,
                     extra=facts(earlier),
                 )

@@ -175,7 +175,7 @@ class Reconciler:
                 log.warning("CDI file of claim %s: %s", record.claim, error, extra=facts(record))
                 continue
             if written:
-                note = "its CDI file was missing or changed and was written again"
+                note = "its CDI file was missing, or not what it should be: written again"
                 log.warning("claim %s: %s", record.claim, note, extra=facts(record))
                 self._metrics.recovered.labels("cdiRestored").inc()
                 self._tell(_ref(record), "Warning", "CDIFileRestored", note)

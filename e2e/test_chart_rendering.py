@@ -143,10 +143,8 @@ def test_values_reach_the_driver():
         assert wanted in arguments
     pod = pod_of(objects, "aliquot-node")
     (toolkit,) = (each for each in pod["volumes"] if each["name"] == "toolkit")
-    assert toolkit["hostPath"]["path"] == "/usr/local/nvidia/toolkit"
-    assert {"name": "toolkit", "mountPath": "/usr/local/nvidia/toolkit", "readOnly": True} in pod[
-        "containers"
-    ][0]["volumeMounts"]
+    mounts = {each["name"]: each for each in pod["containers"][0]["volumeMounts"]}
+    assert toolkit["hostPath"]["path"] == mounts["toolkit"]["mountPath"] == "/usr/local/nvidia"
     watches = objects["ClusterRole", "aliquot-node"]["rules"][1]["verbs"]
     assert watches == ["get", "list", "watch"], "the claim cache watches"
     partition = objects["DeviceClass", "mig-1g.10gb-me"]["spec"]
@@ -165,6 +163,7 @@ def test_values_reach_the_driver():
         ({"driverName": "Gpu_1"}, "/driverName"),
         ({"kubeletRoot": "var/lib/kubelet"}, "/kubeletRoot"),
         ({"nvidiaToolkitDir": "usr/local"}, "/nvidiaToolkitDir"),
+        ({"nvidiaToolkitDir": "/toolkit"}, "/nvidiaToolkitDir"),
         ({"admission": {"singleShares": "sometimes"}}, "/admission/singleShares"),
         ({"classes": {"migProfiles": ["1g10gb"]}}, "/classes/migProfiles/0"),
         ({"plugin": {"httpPort": "8080"}}, "/plugin/httpPort"),

@@ -135,7 +135,7 @@ class Wire(asyncio.Protocol):
     async def ask(self, ask: Request, *, whole: bool) -> None:
         """Send, then wait for the head of the answer, or for all of it."""
         self._asked, self._whole = True, whole
-        if self._error is None and whole and ask.method == "GET":
+        if self._error is None and whole and ask.method == "GET" and not ask.body:
             self._asking, self._short = ask, ShortReader()
             self.transport.write(ask.head())
         elif self._error is None:

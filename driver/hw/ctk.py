@@ -6,26 +6,41 @@ bring the container's loader cache up to date, which no list of files can.
 
 import json
 import os
+import re
 import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from threading import Lock
 from typing import Any, TypeAlias
 
-from driver.errors import HardwareError
-from driver.hw.folders import program_folders
+from api.reading import show
+from driver.errors import ClaimError, HardwareError
+from driver.hw.folders import inside, program_folders
 from driver.hw.libraries import DriverFiles
-from driver.hw.program import run_program
+from driver.hw.program import Printed, run_program
+from driver.plan.cdi import CDI_VERSION
+from driver.plan.cdi_rules import validate_spec
 
 PROGRAM = "nvidia-ctk"
-DEFAULT_TIMEOUT_S = 30.0
+DEFAULT_TIMEOUT_S = 10.0  # it takes some 20 ms: it loads no NVML in this mode
 
 _HOOK = "nvidia-cdi-hook"  # a program of its own since toolkit 1.16
-_AGAIN_S = 60.0  # after a failure: a claim must not wait for a program that hangs each time
+_AGAIN_S = 300.0  # after a failure: claims must not wait for a program that hangs each time
 # What cdiVersion 0.5.0 knows; the toolkit adds newer fields (nvidia-container-toolkit#1860).
 _FIELDS = ("env", "deviceNodes", "mounts", "hooks")
+_LINE = re.compile(r'\bmsg="((?:[^"\\]|\\.)*)"')  # of its log, whose lines begin with the time
 
-_Stamp: TypeAlias = tuple[int, int, int] | None  # inode, size, modification time in ns; None: gone
+_Stamp: TypeAlias = tuple[int, int, int, int] | None  # None: not there
+
+
+@dataclass(frozen=True, slots=True)
+class _Program:
+    """``nvidia-ctk`` as it is run here, and the path of what its hooks run on the host."""
+
+    path: Path
+    hook: str
+    has_hook_program: bool
 
 
 class Toolkit:
@@ -46,28 +61,29 @@ class Toolkit:
         timeout_s: float = DEFAULT_TIMEOUT_S,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        self._root = root
-        self._host_root = host_root or root
+        self._root = root.resolve()
+        self._host_root = host_root or self._root
         self._program = program
         self._timeout_s = timeout_s
         self._clock = clock
         self._lock = Lock()
-        self._key: tuple[DriverFiles, Path, _Stamp, _Stamp] | None = None
+        self._key: tuple[DriverFiles, _Program, _Stamp] | None = None
         self._found: dict[str, Any] | HardwareError = {}
         self._at = 0.0
 
     def edits(self, files: DriverFiles) -> Mapping[str, Any] | None:
-        """The containerEdits that are common to all devices, as CDI 0.5.0 and with paths of the
-        host: the same object until something changes. None where the node has no toolkit.
+        """The containerEdits that are common to all devices, of the fields that CDI 0.5.0 knows
+        and with paths of the host: the same object until something changes. None where the node
+        has no toolkit.
 
         Raises:
             HardwareError: the program cannot be run, fails, does not end in time, or prints
-                something else than edits for the driver that ``files`` are of.
+                something else than sound edits for the driver that ``files`` are of.
         """
-        program = self._program or self._in_root()
+        program = self._apart(self._program) if self._program else self._in_root()
         if program is None:
             return None
-        key = (files, program, _stamp(program), _stamp(program.with_name(_HOOK)))
+        key = (files, program, _stamp(program.path))
         with self._lock:
             failed = isinstance(self._found, HardwareError)
             if key != self._key or (failed and self._clock() - self._at >= _AGAIN_S):
@@ -77,55 +93,61 @@ class Toolkit:
                 raise self._found
             return self._found
 
-    def _in_root(self) -> Path | None:
-        found = (folder / PROGRAM for folder in program_folders(self._root))
-        return next((path for path in found if path.exists()), None)
+    @staticmethod
+    def _apart(path: Path) -> _Program:
+        hook = path.with_name(_HOOK)
+        there = hook.exists()
+        return _Program(path, str(hook if there else path), there)
 
-    def _ask(self, program: Path, driver_version: str) -> dict[str, Any] | HardwareError:
+    def _in_root(self) -> _Program | None:
+        """Links are followed as the host follows them."""
+        for folder in program_folders(self._root):
+            name = f"/{folder.relative_to(self._root)}"
+            path = inside(self._root, f"{name}/{PROGRAM}")
+            if path.is_file():
+                there = inside(self._root, f"{name}/{_HOOK}").is_file()
+                host = self._host_root / name[1:]
+                return _Program(path, str(host / (_HOOK if there else PROGRAM)), there)
+        return None
+
+    def _ask(self, program: _Program, driver_version: str) -> dict[str, Any] | HardwareError:
         try:
             return self._generated(program, driver_version)
         except HardwareError as error:
             return error
 
-    def _generated(self, program: Path, driver_version: str) -> dict[str, Any]:
+    def _generated(self, program: _Program, driver_version: str) -> dict[str, Any]:
         """Mode ``management`` needs no NVML: one lost card would fail the others'."""
-        hook = program.with_name(_HOOK)
-        option, path = ("cdi-hook", hook) if hook.exists() else ("ctk", program)
-        arguments = [
+        found = ctk_edits(
+            program.path,
             "--mode=management",
             f"--driver-root={self._root}",
-            f"--nvidia-{option}-path={self._on_host(str(path))}",
-        ]
-        found = ctk_edits(program, arguments, self._timeout_s)
+            f"--nvidia-{'cdi-hook' if program.has_hook_program else 'ctk'}-path={program.hook}",
+            timeout_s=self._timeout_s,
+        )
         library = f"libcuda.so.{driver_version}"
         mounts = [self._moved(mount) for mount in found.get("mounts", ())]
         if not any(str(each.get("containerPath", "")).endswith(f"/{library}") for each in mounts):
             raise HardwareError(
-                f"{program} cdi generate",
+                f"{program.path} cdi generate",
                 f"printed no mount of {library}, though NVML reports driver {driver_version}; "
                 "finish the driver's installation, or update the toolkit",
             )
         nodes = [self._moved(node) for node in found.get("deviceNodes", ())]
-        return found | {"mounts": mounts} | ({"deviceNodes": nodes} if nodes else {})
+        edits = found | {"mounts": mounts} | ({"deviceNodes": nodes} if nodes else {})
+        _check(f"{program.path} cdi generate", edits)
+        return edits
 
     def _moved(self, entry: Mapping[str, Any]) -> dict[str, Any]:
-        if "hostPath" not in entry:
-            return dict(entry)
-        return {**entry, "hostPath": self._on_host(str(entry["hostPath"]))}
-
-    def _on_host(self, path: str) -> str:
-        """Of a path as it is seen from here."""
-        below = f"{self._root}/".replace("//", "/")
+        """With the path that the host has for what is seen below the driver root here."""
+        path, below = str(entry.get("hostPath", "")), f"{self._root}/".replace("//", "/")
         if not path.startswith(below):
-            return path
-        return str(self._host_root / path.removeprefix(below))
+            return dict(entry)
+        return {**entry, "hostPath": str(self._host_root / path.removeprefix(below))}
 
 
-def ctk_edits(
-    program: Path, arguments: list[str], timeout_s: float = DEFAULT_TIMEOUT_S
-) -> dict[str, Any]:
-    """What ``nvidia-ctk cdi generate`` prints as common to all devices, of the fields that CDI
-    0.5.0 knows.
+def ctk_edits(program: Path, *arguments: str, timeout_s: float) -> dict[str, Any]:
+    """What ``nvidia-ctk cdi generate`` prints as common to all devices.
 
     Raises HardwareError where the program cannot be run, fails, does not end within ``timeout_s``
     or prints something else.
@@ -134,26 +156,42 @@ def ctk_edits(
     command: list[str | Path] = [program, "cdi", "generate", "--format=json", *arguments]
     printed = run_program(command, timeout_s)
     if printed.status != 0:
-        raise HardwareError(call, f"ended with status {printed.status}: {printed.last_words}")
+        raise HardwareError(call, f"ended with status {printed.status}: {_reason(printed)}")
     document = _parse(call, printed.output)
     edits = document.get("containerEdits") if isinstance(document, dict) else None
     if not isinstance(edits, dict):
         raise HardwareError(call, "printed JSON without containerEdits, a CDI spec was wanted")
-    return {field: _objects(call, field, edits[field]) for field in _FIELDS if edits.get(field)}
+    return {field: _entries(call, field, edits[field]) for field in _FIELDS if edits.get(field)}
 
 
-def _objects(call: str, field: str, entries: object) -> list[Any]:
-    """The rules for what is in them are ``cdi_rules``'."""
+def _check(call: str, edits: Mapping[str, Any]) -> None:
+    """Now: in a claim's spec they would be that claim's fault, and every claim's."""
+    device = {"name": "any", "containerEdits": {"env": ["A=b"]}}
+    spec = {"cdiVersion": CDI_VERSION, "kind": "any/any", "devices": [device]}
+    try:
+        validate_spec({**spec, "containerEdits": edits})
+    except (ClaimError, RecursionError) as error:
+        raise HardwareError(call, f"printed what cannot be used: {error}") from error
+
+
+def _reason(printed: Printed) -> str:
+    found = _LINE.search(printed.last_words)
+    return found[1] if found else printed.last_words
+
+
+def _entries(call: str, field: str, entries: object) -> list[Any]:
     want = str if field == "env" else dict
     if not isinstance(entries, list) or not all(isinstance(each, want) for each in entries):
-        raise HardwareError(call, f"printed {field} {entries!r}, a list of {want.__name__} wanted")
+        raise HardwareError(
+            call, f"printed {field} {show(entries)}, a list of {want.__name__} was wanted"
+        )
     return entries
 
 
 def _parse(call: str, output: str) -> object:
     try:
         document: object = json.loads(output)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise HardwareError(call, f"printed no JSON: {error}") from error
     return document
 
@@ -163,4 +201,4 @@ def _stamp(path: Path) -> _Stamp:
         found = os.stat(path)
     except OSError:
         return None
-    return found.st_ino, found.st_size, found.st_mtime_ns
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns

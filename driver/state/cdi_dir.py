@@ -1,7 +1,6 @@
 """The CDI folder: projections of the journal that can be rewritten at any time."""
 
 import json
-import os
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -86,8 +85,9 @@ class CdiDir:
         Raises:
             StateError: the folder exists but cannot be read.
         """
-        remove_litter(self._folder, self._prefix)  # of versions that wrote beside the others
-        remove_litter(self._drafts)
+        # Beside the others it is of earlier versions.
+        remove_litter(self._folder, self._prefix, setting=CDI_SETTING)
+        remove_litter(self._drafts, setting=CDI_SETTING)
 
     def _path(self, name: str) -> Path:
         return self._folder / f"{self._prefix}{safe_name(name)}{_SUFFIX}"
@@ -96,7 +96,7 @@ class CdiDir:
 def _content(path: Path) -> bytes | None:
     """The bytes on disk; None for whatever cannot be read, which is then replaced."""
     try:
-        with open(os.open(path, os.O_RDONLY | os.O_CLOEXEC), "rb") as file:
+        with open(path, "rb", buffering=0) as file:
             return file.read()
     except OSError:
         return None

@@ -170,10 +170,10 @@ def list_folder(folder: Path, *, setting: str = STATE_SETTING) -> tuple[Path, ..
         raise _explain(folder, "listed", error, setting) from error
 
 
-def remove_litter(folder: Path, prefix: str = "") -> None:
+def remove_litter(folder: Path, prefix: str = "", *, setting: str = STATE_SETTING) -> None:
     """Delete temporary files of writes that a crash cut short, for names that begin with
     ``prefix``. What cannot be deleted does no harm and stays."""
-    for path in list_folder(folder):
+    for path in list_folder(folder, setting=setting):
         if _LITTER.fullmatch(path.name) and path.name.startswith(f".{prefix}"):
             with contextlib.suppress(OSError):
                 path.unlink()

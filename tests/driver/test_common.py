@@ -1,12 +1,13 @@
 """What is looked at while the API server is asked for a claim."""
 
 import asyncio
+import json
 import threading
 
 import pytest
 
 from driver.common import CommonParts
-from driver.errors import HardwareError
+from driver.errors import ClaimError, HardwareError
 from driver.sim import control
 from kubeletplugin.claims import ClaimReader
 from tests.driver.machine import claim, ref
@@ -20,6 +21,10 @@ class Clock:
 
     def __call__(self):
         return self.now
+
+
+def warnings(caplog):
+    return [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
 
 
 @pytest.fixture
@@ -80,11 +85,65 @@ def test_a_toolkit_that_fails_is_told_once_and_the_files_are_mounted_without_it(
     write_program(machine.root / "usr/bin", "echo no such mode >&2; exit 1")
     assert common.take().edits == own
     assert common.take().edits == own
-    (said,) = [each.getMessage() for each in caplog.records if each.levelname == "WARNING"]
-    assert "without the hooks of the NVIDIA Container Toolkit" in said
+    (said,) = warnings(caplog)
+    assert "containers get the driver's files without its hooks" in said
     assert "status 1: no such mode" in said
     stand_in(machine.root / "usr/bin", machine.root)
     assert common.take().edits["hooks"]
+    (machine.root / "usr/bin/nvidia-ctk").unlink()
+    assert common.take().edits == own
+    write_program(machine.root / "usr/bin", "echo no such mode >&2; exit 1")
+    assert common.take().edits == own
+    assert len(warnings(caplog)) == 2
+
+
+def test_a_toolkit_that_fails_later_takes_no_hooks_from_prepared_claims(machine, common, caplog):
+    bin_ = machine.root / "usr/bin"
+    stand_in(bin_, machine.root)
+    made = common.take().edits
+    write_program(bin_, "exit 1")
+    assert common.take().edits is made
+    assert "containers get what it made before" in warnings(caplog)[0]
+    (machine.root / "usr/lib/x86_64-linux-gnu/libnvidia-more.so.580.105.08").write_bytes(b"")
+    assert "hooks" not in common.take().edits
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"env": ["A"]},
+        {"hooks": [{"hookName": "poststop", "path": "relative"}]},
+        {"deviceNodes": [{"hostPath": "/dev/x"}]},
+    ],
+)
+async def test_claims_are_prepared_beside_a_toolkit_that_prints_what_runtimes_refuse(
+    machine, parts, caplog, wrong
+):
+    stand_in(machine.root / "usr/bin", machine.root, **wrong)
+    await parts.driver.prepare(claim(1, machine.device(0)))
+    assert "hooks" not in json.loads(machine.cdi_file(1).read_text())["containerEdits"]
+    assert "printed what cannot be used" in warnings(caplog)[0]
+    machine.cdi_file(1).unlink()
+    assert [each.error for each in parts.driver.recover()] == [None]
+    assert machine.cdi_file(1).exists()
+
+
+async def test_parts_that_runtimes_refuse_reach_no_file(machine, parts):
+    """Such as a library whose name has a line break: no toolkit is there to be blamed."""
+    name = "lib\nnvidia-x.so.580.105.08"
+    (machine.root / "usr/lib/x86_64-linux-gnu" / name).write_bytes(b"")
+    for n in (1, 2):
+        with pytest.raises(ClaimError, match="a line break or NUL"):
+            await parts.driver.prepare(claim(n, machine.device(0)))
+    assert not machine.cdi_file(1).exists()
+
+
+def test_device_nodes_that_all_cards_share_are_looked_at_again(machine, common):
+    before = common.take().edits
+    (machine.root / "dev/nvidia-modeset").unlink()
+    after = common.take().edits
+    gone = [node["path"] for node in before["deviceNodes"] if node not in after["deviceNodes"]]
+    assert gone == ["/dev/nvidia-modeset"]
 
 
 def test_many_cards_are_not_asked_one_by_one(machine, common):

@@ -87,7 +87,7 @@ async def test_a_cdi_file_that_is_missing_is_written_again(machine, parts, caplo
     machine.cdi_file().unlink()
     await parts.driver.prepare(raw)
     assert machine.cdi_file().read_bytes() == text
-    assert "missing or changed: rewritten" in caplog.text
+    assert "not what it should be: written again" in caplog.text
 
 
 async def test_unprepare_takes_everything_back(machine, parts):

@@ -1,4 +1,5 @@
 import os
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -92,6 +93,47 @@ def test_the_program_is_asked_for_the_driver_root_and_hooks_that_the_host_has(ro
     ]
 
 
+def test_links_are_followed_inside_the_driver_root(root, bin_):
+    """An absolute one starts at the root again, as on the host."""
+    there = root / "opt/nv"
+    there.mkdir(parents=True)
+    write_program(there, counted(root, spec(root)))
+    (there / "nvidia-cdi-hook").touch()
+    for name in ("nvidia-ctk", "nvidia-cdi-hook"):
+        (bin_ / name).symlink_to(f"/opt/nv/{name}")
+    assert edits(Toolkit(root, Path("/")))
+    assert calls(root)[0].endswith("--nvidia-cdi-hook-path=/usr/bin/nvidia-cdi-hook")
+
+
+def test_a_driver_root_that_is_a_link_is_told_by_its_real_name(root, bin_, tmp_path):
+    (tmp_path / "link").symlink_to(root)
+    write_program(bin_, counted(root, spec(root)))
+    (mount,) = edits(Toolkit(tmp_path / "link"))["mounts"]
+    assert mount["hostPath"] == f"{root}{CUDA}"
+    assert f"--driver-root={root} " in calls(root)[0]
+
+
+def test_hooks_that_come_later_are_noticed(root, bin_):
+    write_program(bin_, counted(root, spec(root)))
+    toolkit = Toolkit(root)
+    edits(toolkit)
+    (bin_ / "nvidia-cdi-hook").touch()
+    edits(toolkit)
+    assert [each.rpartition("--nvidia-")[2].partition("=")[0] for each in calls(root)] == [
+        "ctk-path",
+        "cdi-hook-path",
+    ]
+
+
+def test_it_is_asked_once_by_all_who_want_it(root, bin_):
+    write_program(bin_, f"sleep 0.2; {counted(root, spec(root))}")
+    toolkit = Toolkit(root)
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(toolkit.edits, [FILES] * 4))
+    assert all(each is found[0] for each in found)
+    assert len(calls(root)) == 1
+
+
 def test_a_program_apart_from_the_driver_is_at_the_same_path_on_the_host(root, tmp_path):
     apart = tmp_path / "toolkit"
     apart.mkdir()
@@ -121,7 +163,7 @@ def test_a_failure_is_not_tried_again_at_each_claim(root, bin_):
     write_program(bin_, f"echo x >> {root}/calls; exit 1")
     clock = Clock()
     toolkit = Toolkit(root, clock=clock)
-    for seconds, runs in ((0, 1), (59, 1), (1, 2), (59, 2)):
+    for seconds, runs in ((0, 1), (299, 1), (1, 2), (299, 2)):
         clock.now += seconds
         with pytest.raises(HardwareError, match="status 1"):
             toolkit.edits(FILES)
@@ -141,6 +183,16 @@ def test_edits_for_another_driver_are_refused(root, bin_):
     [
         pytest.param("echo first >&2; echo no NVML >&2; exit 3", "status 3: no NVML", id="exit"),
         pytest.param("exit 1", "status 1: no message", id="silent exit"),
+        pytest.param(
+            r"""echo 'time="2026-11-30T13:59:53Z" level=error msg="no \"x\""' >&2; exit 1""",
+            r'status 1: no \\"x\\"$',
+            id="log line",
+        ),
+        pytest.param(
+            "head -c 100000 /dev/zero | tr '\\0' '['",
+            "printed no JSON",
+            id="a hundred thousand levels",
+        ),
         pytest.param("echo not json", "printed no JSON", id="no json"),
         pytest.param("true", "printed no JSON", id="nothing"),
         pytest.param("echo '[]'", "without containerEdits", id="a list"),
@@ -150,6 +202,9 @@ def test_edits_for_another_driver_are_refused(root, bin_):
         ),
         pytest.param(
             printing({"containerEdits": {"env": {"A": "b"}}}), "a list of str", id="odd variables"
+        ),
+        pytest.param(
+            printing({"containerEdits": {"env": [7] * 100_000}}), r"\[7, 7, .*\]", id="much of it"
         ),
     ],
 )

@@ -123,6 +123,12 @@ async def test_an_error_is_an_answer_too():
     assert dict(reply.headers)[b"retry-after"] == b"7"
 
 
+async def test_a_head_with_a_line_that_is_no_field_is_no_answer():
+    async with Server(plain(b"x", "200 OK", "no field")).pool() as pool:
+        with pytest.raises(HttpError, match="illegal header line"):
+            await get(pool)
+
+
 async def test_a_body_goes_out_with_its_length():
     server = Server(plain(b"{}"))
     async with server.pool() as pool:
@@ -236,6 +242,10 @@ async def test_what_http_forbids_is_not_sent_and_not_told():
             with pytest.raises(HttpError, match="forbids") as caught:
                 await pool.request("GET", "/", {"Authorization": value}, b"", 5)
             assert "secr" not in str(caught.value)
+        for target in ("/a b", "/a\r\nX: y", "/\u00e9", ""):
+            for method, body in (("GET", b""), ("PUT", b"x")):
+                with pytest.raises(HttpError, match="forbids"):
+                    await pool.request(method, target, {}, body, 5)
     assert server.requests == []
 
 
