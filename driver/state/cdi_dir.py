@@ -1,6 +1,7 @@
 """The CDI folder: projections of the journal that can be rewritten at any time."""
 
 import json
+import os
 from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
@@ -95,6 +96,8 @@ class CdiDir:
 
 def _content(path: Path) -> bytes | None:
     """The bytes on disk; None for whatever cannot be read, which is then replaced."""
+    if not os.path.exists(path):  # as for every new claim; the error below takes ten times as long
+        return None
     try:
         with open(path, "rb", buffering=0) as file:
             return file.read()
