@@ -58,7 +58,8 @@ def fill(folder: Path, pages_left: int = 0) -> Path:
 
 
 def left(folder: Path) -> list[str]:
-    return sorted(p.name for p in folder.iterdir() if p.name != "filler")
+    """Names of its files."""
+    return sorted(p.name for p in folder.iterdir() if p.is_file() and p.name != "filler")
 
 
 @pytest.mark.parametrize("pages", [0, 1], ids=["for no record", "for STARTED alone"])
