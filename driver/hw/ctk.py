@@ -66,6 +66,7 @@ class Toolkit:
         self._program = program
         self._timeout_s = timeout_s
         self._clock = clock
+        self._folders: tuple[DriverFiles | None, tuple[Path, ...]] = (None, ())
         self._lock = Lock()
         self._key: tuple[DriverFiles, _Program, _Stamp] | None = None
         self._found: dict[str, Any] | HardwareError = {}
@@ -80,7 +81,7 @@ class Toolkit:
             HardwareError: the program cannot be run, fails, does not end in time, or prints
                 something else than sound edits for the driver that ``files`` are of.
         """
-        program = self._apart(self._program) if self._program else self._in_root()
+        program = self._apart(self._program) if self._program else self._in_root(files)
         if program is None:
             return None
         key = (files, program, _stamp(program.path))
@@ -99,9 +100,16 @@ class Toolkit:
         there = hook.exists()
         return _Program(path, str(hook if there else path), there)
 
-    def _in_root(self) -> _Program | None:
-        """Links are followed as the host follows them."""
-        for folder in program_folders(self._root):
+    def _in_root(self, files: DriverFiles) -> _Program | None:
+        """Links are followed as the host follows them. Folders that come or go make ``files``
+        another object; resolving them takes longer than all else where there is no toolkit."""
+        known, folders = self._folders
+        if known is not files:
+            folders = program_folders(self._root)
+            self._folders = files, folders
+        for folder in folders:
+            if not os.path.lexists(f"{folder}/{PROGRAM}"):
+                continue
             name = f"/{folder.relative_to(self._root)}"
             path = inside(self._root, f"{name}/{PROGRAM}")
             if path.is_file():
