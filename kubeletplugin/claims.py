@@ -12,6 +12,7 @@ from kubeletplugin.kube import ApiError, Unreachable
 # restarts is back within it, and an error would cost the pod a whole sync period.
 PATIENCE_S = 20.0
 _RETRY_S = (0.2, 0.5, 1.0, 2.0)
+_LEAST_S = 0.5  # for one try
 
 
 class ClaimSource(Protocol):
@@ -30,7 +31,9 @@ class ClaimSource(Protocol):
 class Getting(Protocol):
     """The one call of ``KubeClient`` that reading claims needs."""
 
-    async def get(self, path: str) -> Object: ...
+    async def get(self, path: str, *, timeout: float) -> Object:  # noqa: ASYNC109
+        """``timeout`` is for the whole exchange, in seconds."""
+        ...
 
 
 class ClaimsUnavailableError(Exception):
@@ -43,7 +46,8 @@ def claim_path(namespace: str, name: str) -> str:
 
 class ClaimReader:
     """GETs each claim, with no client-side rate limit (5/s and a burst of 10 cost other drivers
-    120 ms a claim). Tries again while the API server is away."""
+    120 ms a claim). Tries again while the API server is away, or silent: a try has half of the
+    time that is left, so that a connection that died unnoticed does not use up all of it."""
 
     def __init__(self, client: Getting, meanwhile: Callable[[], None] | None = None) -> None:
         """``meanwhile`` is called on the event loop once for each claim, when its first GET is
@@ -58,8 +62,9 @@ class ClaimReader:
         if self._meanwhile is not None:
             loop.call_soon(self._meanwhile)
         for attempt in itertools.count():
+            limit_s = max((deadline - clock()) / 2, _LEAST_S)
             try:
-                return await self._client.get(claim_path(ref.namespace, ref.name))
+                return await self._client.get(claim_path(ref.namespace, ref.name), timeout=limit_s)
             except ApiError as error:
                 wait = _RETRY_S[min(attempt, len(_RETRY_S) - 1)]
                 _give_up(ref, error, out_of_time=clock() + wait > deadline)

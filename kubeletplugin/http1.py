@@ -59,13 +59,22 @@ class Pool:
     async def request(
         self, method: str, target: str, headers: Mapping[str, str], body: bytes, timeout_s: float
     ) -> Reply:
-        """Any answer, whole. ``timeout_s`` is for the exchange, not for the turn to begin it."""
+        """Any answer, whole. ``timeout_s`` is for the exchange, not for the turn to begin it.
+
+        Where none comes in time, the connections that are kept are given up too: they lead the
+        same way, and each would cost another request its time.
+        """
         ask = self._request(method, target, headers, body)
-        async with self._slots, asyncio.timeout(timeout_s):
-            wire = await self._answered(ask, whole=True)
-            reply = wire.reply(wire.body())
-            self._keep(wire)
-            return reply
+        try:
+            async with self._slots, asyncio.timeout(timeout_s):
+                wire = await self._answered(ask, whole=True)
+                reply = wire.reply(wire.body())
+                self._keep(wire)
+                return reply
+        except TimeoutError:
+            for idle in tuple(self._idle):
+                idle.close()
+            raise
 
     @contextlib.asynccontextmanager
     async def stream(

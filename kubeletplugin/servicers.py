@@ -56,8 +56,8 @@ class _Dra:
         self._service = service
 
     async def NodePrepareResources(self, request: Any, context: Context) -> Any:  # noqa: N802
-        await self._service.opened.wait()
-        outcomes = await self._service.prepare(_refs(request.claims))
+        left_s = context.time_remaining()
+        outcomes = await self._service.answer("prepare", _refs(request.claims), left_s)
         answer = self.pb.NodePrepareResourcesResponse()
         for uid, outcome in outcomes.items():
             entry = answer.claims[uid]
@@ -66,8 +66,8 @@ class _Dra:
         return answer
 
     async def NodeUnprepareResources(self, request: Any, context: Context) -> Any:  # noqa: N802
-        await self._service.opened.wait()
-        outcomes = await self._service.unprepare(_refs(request.claims))
+        left_s = context.time_remaining()
+        outcomes = await self._service.answer("unprepare", _refs(request.claims), left_s)
         answer = self.pb.NodeUnprepareResourcesResponse()
         for uid, outcome in outcomes.items():
             answer.claims[uid].error = outcome.error

@@ -176,7 +176,7 @@ class Wire(asyncio.Protocol):
     def next_cycle(self) -> bool:
         """Ready for the next exchange; False: this connection can have none."""
         http = self._http
-        if self.gone or not self._complete:
+        if self.gone or not self._complete or self._paused:
             return False
         if self._answer is None:
             done = http.our_state is h11.DONE and http.their_state is h11.DONE

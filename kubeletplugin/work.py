@@ -7,7 +7,7 @@ node must not be cut in half, so it runs as a task of its own; only the waiting 
 import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -44,6 +44,11 @@ class ClaimWork(Generic[T]):
         if last is None or last.kind != kind or last.started:
             last = self._add(key, kind, call, last)
         return await asyncio.shield(last.task)
+
+    def coroutine(self, key: str) -> Any:
+        """That of the last job of ``key``, to look at; None: there is none."""
+        last = self._last.get(key)
+        return last and last.task.get_coro()
 
     def _add(
         self, key: str, kind: str, call: Callable[[], Awaitable[T]], before: "_Job[T] | None"

@@ -210,7 +210,7 @@ async def test_reading_a_claim_leaves_time_to_look_ahead(machine, parts):
     go_on = asyncio.Event()
 
     class Slow:
-        async def get(self, path):
+        async def get(self, path, *, timeout):  # noqa: ASYNC109
             asked.set()
             await go_on.wait()
             return {}

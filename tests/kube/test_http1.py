@@ -320,6 +320,17 @@ async def test_a_late_answer_is_never_taken_for_the_next_one():
     assert server.connections == 2
 
 
+async def test_silence_ends_what_is_kept_too():
+    server = Server(plain(b"x"))
+    async with server.pool() as pool:
+        await asyncio.gather(*(get(pool) for _ in range(3)))
+        with pytest.raises(TimeoutError):
+            await get(pool, "/silent", timeout_s=0.05)
+        await eventually(lambda: server.open == 0)
+        assert (await get(pool)).body == b"x"
+    assert server.connections == 4
+
+
 async def test_a_cancelled_request_closes_its_connection():
     server = Server(plain(b"x"))
     async with server.pool() as pool:

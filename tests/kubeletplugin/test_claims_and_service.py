@@ -22,9 +22,11 @@ class Scripted:
     def __init__(self, *answers):
         self.answers = list(answers)
         self.paths = []
+        self.limits = []
 
-    async def get(self, path):
+    async def get(self, path, *, timeout):  # noqa: ASYNC109
         self.paths.append(path)
+        self.limits.append(timeout)
         answer = self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
         if isinstance(answer, Exception):
             raise answer
@@ -54,6 +56,17 @@ async def test_a_claim_is_read_by_name():
 async def test_reading_goes_on_while_the_api_server_is_away(no_pauses, trouble):
     client = Scripted(trouble, trouble, {"metadata": {"uid": "x"}})
     assert await ClaimReader(client).get(ref()) == {"metadata": {"uid": "x"}}
+
+
+async def test_a_try_that_hangs_leaves_time_for_more(no_pauses):
+    """A connection that died unnoticed: each try may take half of the time that is left."""
+    client = Scripted(Unreachable("https://api", "no answer in time"), {"metadata": {}})
+    assert await ClaimReader(client).get(ref(), patience_s=8) == {"metadata": {}}
+    assert client.limits == [pytest.approx(4, abs=0.5)] * 2  # nothing passed between the two
+    assert 2 * sum(client.limits) <= 45, "both of a claim's readings fit in the kubelet's deadline"
+
+    await ClaimReader(client).get(ref(), patience_s=0.1)
+    assert client.limits[-1] == 0.5
 
 
 async def test_reading_ends_with_the_cause_when_patience_is_over(no_pauses):
@@ -171,6 +184,55 @@ async def test_the_work_goes_on_when_the_kubelet_gives_up_and_is_reported():
     await eventually(lambda: done.calls)
     assert done.calls == [("prepare", "uid-0", "")]
     assert "uid-0" in driver.prepared
+
+
+@pytest.mark.parametrize("method", ["prepare", "unprepare"])
+async def test_what_is_not_done_in_time_is_answered_with_what_it_waits_for(caplog, method):
+    driver, done = StubDriver(gate=asyncio.Event()), Done()
+    served = service(driver, observer=done)
+    served.opened.set()
+    if method == "unprepare":
+        preparing = asyncio.create_task(served.prepare([ref()]))
+        await eventually(lambda: driver.active == 1)
+    outcomes = await served.answer(method, [ref()], 0.01)
+
+    assert outcomes["uid-0"].devices == ()
+    assert "the driver is not done yet; its work goes on" in outcomes["uid-0"].error
+    (told,) = [record.getMessage() for record in caplog.records]
+    assert f"claim ns/claim-0:uid-0: {method} takes too long; it is at ClaimWork." in told
+    assert ("StubDriver.prepare (stub.py:" in told) == (method == "prepare")
+    assert done.calls == []
+
+    driver.gate.set()
+    if method == "prepare":
+        assert await served.answer("prepare", [ref()], None) == {"uid-0": Outcome((device(0),))}
+        assert driver.started == 2, "the first one had begun and may be about another allocation"
+    else:
+        await preparing
+        await eventually(lambda: len(done.calls) == 2)
+        assert driver.prepared == {}
+
+
+async def test_an_api_server_that_is_silent_is_what_an_answer_names(caplog):
+    class Silent(StubClaims):
+        async def get(self, ref, patience_s=0):
+            await asyncio.Event().wait()
+
+    served = service(claims=Silent())
+    served.opened.set()
+    outcomes = await served.answer("prepare", [ref()], 0.01)
+    assert "the API server has not answered with the claim yet" in outcomes["uid-0"].error
+    assert "Silent.get" in caplog.text
+
+
+async def test_calls_wait_for_the_instance_before_and_are_told_so():
+    served = service()
+    (outcome,) = (await served.answer("prepare", [ref()], 0.01)).values()
+    assert "earlier instance has not given way yet" in outcome.error
+    asked = asyncio.create_task(served.answer("prepare", [ref()], None))
+    await asyncio.sleep(0)
+    served.opened.set()
+    assert (await asked)["uid-0"].devices == (device(0),)
 
 
 async def test_claims_of_one_call_do_not_wait_for_each_other():

@@ -120,7 +120,19 @@ async def test_a_share_id_travels_in_v1_only(root, started):
             assert [d.share_id for d in answers["uid-0"].devices] == [expected]
 
 
-async def test_a_deadline_ends_the_wait_and_not_the_work(root, started):
+async def test_shortly_before_the_deadline_a_call_is_told_what_it_waits_for(root, started):
+    driver = StubDriver(gate=asyncio.Event())
+    await started(driver=driver)
+    async with await find(root) as plugin:
+        (answer,) = (await plugin.prepare([ref()], timeout_s=2)).values()
+        assert "the driver is not done yet" in answer.error
+        driver.gate.set()
+        await eventually(lambda: driver.prepared)
+        assert driver.most_active == 1
+
+
+async def test_the_end_of_a_call_ends_the_wait_and_not_the_work(root, started, monkeypatch):
+    monkeypatch.setattr("kubeletplugin.service._MARGIN_S", -60.0)  # later than the deadline
     driver = StubDriver(gate=asyncio.Event())
     await started(driver=driver)
     async with await find(root) as plugin:
