@@ -9,7 +9,7 @@ carries the mark ``e2e``.
 
 import json
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,7 @@ from e2e.driver_node import DriverNode
 from e2e.partitions import remove_pods
 from e2e.sharing import SharingNode
 from e2e.sites.choose import provider_name, remote_site
+from e2e.sites.helm import NAMESPACE
 from e2e.sites.local import LocalSite
 from e2e.sites.site import Site
 from e2e.users import User, looking_often, start_user
@@ -159,7 +160,19 @@ def pytest_runtest_makereport(
             report.sections.extend(evidence(running))
         elif here is not None:
             report.sections.extend(here.evidence())
+        if here is not None:
+            report.sections.extend(installed_logs(here.kube))
     return report
+
+
+def installed_logs(kube: Kube) -> Iterator[tuple[str, str]]:
+    """The ends of what the pods of an installed chart said; they are gone after the tests."""
+    with suppress(ClusterError, OSError):
+        for pod in kube.list("Pod", NAMESPACE):
+            name = pod["metadata"]["name"]
+            with suppress(ClusterError, OSError):
+                said = kube.kubectl("-n", NAMESPACE, "logs", "--tail=25", name)
+                yield f"pod {name}", said
 
 
 def evidence(running: LocalCluster) -> Iterator[tuple[str, str]]:

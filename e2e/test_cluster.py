@@ -13,7 +13,7 @@ from e2e.cluster import cleanup
 from e2e.cluster.errors import ClusterInUseError, KubeError
 from e2e.cluster.images import BUSYBOX
 from e2e.cluster.kube import Kube, Object, parse_feature_gates
-from e2e.cluster.layout import ClusterSpec, Layout
+from e2e.cluster.layout import BRIDGE, ClusterSpec, Layout
 from e2e.cluster.local import LocalCluster
 from e2e.cluster.node_account import node_account
 from e2e.cluster.polling import poll
@@ -89,6 +89,23 @@ def test_a_pod_reaches_the_api_server_at_the_service_address(kube: Kube, namespa
     kube.apply(pod("caller", namespace, "nc -w 5 $KUBERNETES_SERVICE_HOST 443 </dev/null"))
 
     kube.wait_pod("caller", "Succeeded", namespace)
+
+
+def test_the_bridge_keeps_its_mac_whoever_joins(cluster: LocalCluster):
+    def told(device: str) -> str:
+        argv = cluster.netns.argv(["ip", "-json", "link", "show", device])
+        found: list[dict[str, str]] = json.loads(subprocess.check_output(argv))
+        return found[0]["address"]
+
+    before = told(BRIDGE)
+    ip = cluster.netns.ip
+    ip("link", "add", "lowest", "address", "00:00:0a:58:00:01", "type", "veth")
+    try:
+        ip("link", "set", "lowest", "master", BRIDGE)
+        assert told("lowest") < before
+        assert told(BRIDGE) == before
+    finally:
+        ip("link", "delete", "lowest")
 
 
 def test_an_absent_object_is_an_error_that_says_so(kube: Kube, namespace: str):

@@ -8,9 +8,10 @@ from typing import Protocol
 from kubeletplugin.contract import ClaimRef, ClaimRefusedError, Object
 from kubeletplugin.kube import ApiError, Unreachable
 
-# Below the kubelet's 45 s by a margin that still lets the answer through; an API server that
-# restarts is back within it, and an error would cost the pod a whole sync period.
-PATIENCE_S = 20.0
+# Of the kubelet's 45 s, which also hold the driver's own work. An API server that restarts, or a
+# node's network that has lost its way (30 s until neighbours are asked for anew), is back within
+# it, and an error would cost the pod 60 to 90 s more.
+PATIENCE_S = 30.0
 _RETRY_S = (0.2, 0.5, 1.0, 2.0)
 _LEAST_S = 0.5  # for one try
 

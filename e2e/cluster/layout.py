@@ -17,6 +17,8 @@ NODE_ADDRESS = "10.88.0.1"
 """Address of the bridge that pods hang on: the node's, and the API server's advertised one."""
 BRIDGE = "e2e0"
 """Bridge and addresses are the same in every cluster: each has a network namespace of its own."""
+BRIDGE_MAC = "02:00:0a:58:00:01"
+"""Locally administered (IEEE 802: the second-lowest bit of the first byte)."""
 
 NAME_PATTERN = re.compile(r"[a-z]([a-z0-9-]{0,18}[a-z0-9])?")
 """Short, because paths of unix sockets end at 107 bytes; and valid in a node's name."""

@@ -27,7 +27,14 @@ from e2e.cluster.console import phase
 from e2e.cluster.errors import SetupError
 from e2e.cluster.images import base_archives
 from e2e.cluster.kube import Kube, Object
-from e2e.cluster.layout import BRIDGE, NODE_ADDRESS, SERVICE_ADDRESS, ClusterSpec, Layout
+from e2e.cluster.layout import (
+    BRIDGE,
+    BRIDGE_MAC,
+    NODE_ADDRESS,
+    SERVICE_ADDRESS,
+    ClusterSpec,
+    Layout,
+)
 from e2e.cluster.netns import NetNamespace
 from e2e.cluster.pki import Authority, KeyPair, kubeconfig, service_account_keys
 from e2e.cluster.processes import ManagedProcess, inside_environment
@@ -171,7 +178,9 @@ class LocalCluster:
         netns.create()
         netns.ip("link", "set", "lo", "up")
         netns.ip("address", "add", f"{SERVICE_ADDRESS}/32", "dev", "lo")
-        netns.ip("link", "add", BRIDGE, "type", "bridge")
+        # Else its MAC is the lowest of its ports': when that pod goes, the others talk to nobody
+        # until they ask for it again. The API server was silent for 5 to 30 s.
+        netns.ip("link", "add", BRIDGE, "address", BRIDGE_MAC, "type", "bridge")
         netns.ip("address", "add", f"{NODE_ADDRESS}/16", "dev", BRIDGE)
         netns.ip("link", "set", BRIDGE, "up")
         cgroups.create(self.layout.unique)

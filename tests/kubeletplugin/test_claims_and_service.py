@@ -63,8 +63,6 @@ async def test_a_try_that_hangs_leaves_time_for_more(no_pauses):
     client = Scripted(Unreachable("https://api", "no answer in time"), {"metadata": {}})
     assert await ClaimReader(client).get(ref(), patience_s=8) == {"metadata": {}}
     assert client.limits == [pytest.approx(4, abs=0.5)] * 2  # nothing passed between the two
-    assert 2 * sum(client.limits) <= 45, "both of a claim's readings fit in the kubelet's deadline"
-
     await ClaimReader(client).get(ref(), patience_s=0.1)
     assert client.limits[-1] == 0.5
 
