@@ -17,6 +17,7 @@ from tests.driver.nodes import free_port, prepare, unprepare
 from tests.polling import eventually
 
 SLOW_S = 0.5
+MOST_S = 30.0
 
 
 def on_disk(one):
@@ -91,6 +92,8 @@ async def test_work_that_outlasts_the_stop_is_left_to_the_journal(machine, api, 
     assert "work on claims outlasts the stop" in caplog.text
     await asyncio.gather(work, return_exceptions=True)  # the connection is gone
     await eventually(lambda: one.daemon.journal.all()[0].state is ClaimState.COMPLETED)
+    assert await one.daemon.plugin.idle(MOST_S), "its CDI file comes after the record"
+    await asyncio.to_thread(one.daemon.journal.flush)
 
 
 async def test_a_stop_waits_for_the_check_under_way(machine, node, monkeypatch):
