@@ -25,6 +25,7 @@ _HOOKS = (
     "poststop",
 )
 _CLASS_MAX = 63
+_BREAK = re.compile("[\n\r\0]")
 
 # Field: its type. Nothing else may stand there; newer fields would need a newer version.
 _TOP = {
@@ -207,7 +208,7 @@ def _fields(path: str, value: object, known: Mapping[str, type]) -> Iterator[str
 
 
 def _texts(path: str, value: object) -> Iterator[str]:
-    if isinstance(value, str) and any(character in value for character in "\n\r\0"):
+    if isinstance(value, str) and _BREAK.search(value):
         yield f"{path}: a line break or NUL in {show(value)}"
     elif isinstance(value, dict):
         for key, each in value.items():
