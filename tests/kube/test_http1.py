@@ -8,7 +8,10 @@ import pytest
 import trustme
 
 from kubeletplugin import http1, wire
+from kubeletplugin.claims import ClaimReader
+from kubeletplugin.contract import ClaimRef
 from kubeletplugin.http1 import Pool
+from kubeletplugin.kube import KubeClient
 from kubeletplugin.wire import DisconnectedError, HttpError
 from tests.polling import eventually
 
@@ -16,7 +19,8 @@ from tests.polling import eventually
 class Server:
     """Answers each request with the next of ``answers``; the last one for ever.
 
-    None closes without an answer; a path ``/silent`` gets none.
+    None closes without an answer; a path ``/silent`` gets none, and so does whoever asks on one
+    of the ``dead`` connections, which are counted from 1.
     """
 
     def __init__(self, *answers, pieces=1, tls=None):
@@ -26,15 +30,17 @@ class Server:
         self.requests = []
         self.connections = self.open = self.most = self.busy = 0
         self.writers = []
+        self.dead = set()
         self.hold = asyncio.Event()
         self.hold.set()
 
     async def _serve(self, reader, writer):
         self.connections += 1
+        number = self.connections
         self.open += 1
         self.writers.append(writer)
         try:
-            while await self._answer(reader, writer):
+            while await self._answer(reader, writer, number):
                 pass
         except (asyncio.IncompleteReadError, ConnectionError):
             pass
@@ -42,12 +48,12 @@ class Server:
             self.open -= 1
             writer.close()
 
-    async def _answer(self, reader, writer):
+    async def _answer(self, reader, writer, number):
         head = await reader.readuntil(b"\r\n\r\n")
         length = head.lower().partition(b"content-length: ")[2].partition(b"\r")[0]
         body = await reader.readexactly(int(length or 0))
         self.requests.append(head + body)
-        if head.startswith(b"GET /silent"):
+        if head.startswith(b"GET /silent") or number in self.dead:
             return True
         self.busy += 1
         self.most = max(self.most, self.busy)
@@ -329,6 +335,19 @@ async def test_silence_ends_what_is_kept_too():
         await eventually(lambda: server.open == 0)
         assert (await get(pool)).body == b"x"
     assert server.connections == 4
+
+
+async def test_a_claim_is_read_although_every_kept_connection_has_died():
+    """As behind a load balancer that forgot them: nobody says so, they are only silent."""
+    server = Server(plain(b"{}"))
+    async with server.pool():
+        client = KubeClient.for_url(f"http://127.0.0.1:{server.port}")
+        await asyncio.gather(*(client.get("/x") for _ in range(5)))
+        server.dead = set(range(server.connections + 1))
+        reader = ClaimReader(client)
+        assert await reader.get(ClaimRef("ns", "name", "uid"), patience_s=1.0) == {}
+        assert server.connections == 6
+        await client.close()
 
 
 async def test_a_cancelled_request_closes_its_connection():
