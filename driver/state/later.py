@@ -4,7 +4,6 @@ For what the death of the process cannot undo, only a power loss: fsync, and the
 that were renamed away, which takes six times as long as renaming them.
 """
 
-import asyncio
 import contextlib
 import logging
 import time
@@ -94,7 +93,6 @@ class Later:
     def flush(self) -> None:
         """Wait until all is tried that was asked for so far: 10 s at most, then it says so."""
         done = Event()
-        _do(self._settle)
         _do(done.set)
         if not done.wait(_FLUSH_S):
             log.warning(
@@ -107,28 +105,15 @@ class Later:
     def _schedule(self) -> None:
         with self._lock:
             due, self._due = self._due, True
-        if due:
-            return
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:
-            _do(self._settle_soon)
-        else:
-            # Awake at once, the thread takes the interpreter's lock at the next system call of
-            # the claim that is being prepared: 0.1 ms.
-            loop.call_later(_AFTER_S, _do, self._settle)
-
-    def _settle_soon(self) -> None:
-        time.sleep(_AFTER_S)
-        self._settle()
+        if not due:
+            _do(self._settle)
 
     def _settle(self) -> None:
+        time.sleep(_AFTER_S)
         with self._lock:
             written, self._written = self._written, []
             gone, self._gone = self._gone, []
             self._due = False
-        if not written and not gone:
-            return
         failed = [
             *_each(sync, written),
             *_each(lambda path: remove(path, durable=False), gone),

@@ -1,4 +1,3 @@
-import asyncio
 import contextlib
 import errno
 import os
@@ -9,7 +8,6 @@ import pytest
 
 from driver.state import later
 from driver.state.later import Later
-from tests.polling import eventually
 
 MOST_S = 30
 
@@ -162,33 +160,6 @@ def test_where_no_thread_can_be_had_the_work_is_done_at_once(work, disk, tmp_pat
     work.sync(path)
     assert disk.synced == [path, tmp_path]
     work.flush()
-
-
-async def test_on_the_event_loop_the_thread_is_woken_when_the_answer_is_out(
-    work, disk, tmp_path, monkeypatch
-):
-    asked = []
-    monkeypatch.setattr(later, "_do", asked.append)
-    first, second, third = written(tmp_path, "first", "second", "third")
-    work.sync(first)
-    work.sync(second)
-    work.discard(third)
-    assert asked == [], "not while whoever asked still has the event loop"
-    await eventually(lambda: asked)
-    (settle,) = asked
-    settle()
-    assert disk.synced == [first, second, tmp_path]
-    assert not third.exists()
-
-
-async def test_flushing_waits_for_no_timer(work, disk, tmp_path, monkeypatch):
-    monkeypatch.setattr(later, "_AFTER_S", 3600.0)
-    (path,) = written(tmp_path, "file")
-    work.sync(path)
-    await asyncio.to_thread(work.flush)
-    assert disk.synced == [path, tmp_path]
-    await asyncio.to_thread(work.flush)
-    assert disk.synced == [path, tmp_path], "nothing was left to be done"
 
 
 def test_a_disk_that_hangs_holds_nobody_who_flushes(work, tmp_path, caplog, monkeypatch):
