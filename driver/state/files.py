@@ -117,8 +117,11 @@ def remove(path: Path, *, setting: str = STATE_SETTING, durable: bool = True) ->
         StateError: the file may still be there.
     """
     try:
-        if os.path.lexists(path):  # on a read-only file system unlink of nothing is an error too
+        try:
             os.unlink(path)
+        except OSError:  # on a read-only file system not ENOENT where there is nothing
+            if os.path.lexists(path):
+                raise
         if durable:
             _sync(path.parent)
     except OSError as error:
