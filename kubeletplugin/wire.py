@@ -174,9 +174,10 @@ class Wire(asyncio.Protocol):
         return b"".join(parts)
 
     def next_cycle(self) -> bool:
-        """Ready for the next exchange; False: this connection can have none."""
+        """Ready for the next exchange; False: this connection can have none. What nobody took of
+        this answer would else be the beginning of the next one, or keep it from being read."""
         http = self._http
-        if self.gone or not self._complete or self._paused:
+        if self.gone or not self._complete or self._parts:
             return False
         if self._answer is None:
             done = http.our_state is h11.DONE and http.their_state is h11.DONE

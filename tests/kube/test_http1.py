@@ -425,6 +425,19 @@ async def test_a_stream_that_is_left_early_closes_its_connection():
         await eventually(lambda: server.open == 0)
 
 
+@pytest.mark.parametrize("pause_at", [10, 1000])
+@pytest.mark.parametrize("method", ["GET", "PUT"])
+async def test_what_nobody_took_of_a_stream_is_in_no_later_answer(monkeypatch, pause_at, method):
+    monkeypatch.setattr(wire, "_PAUSE_AT", pause_at)
+    server = Server(chunked(b"of the stream"), plain(b"its own"))
+    async with server.pool() as pool:
+        async with pool.stream("/", {}, 5.0):
+            (connection,) = pool._wires
+            await eventually(lambda: connection._complete)
+        assert (await get(pool, method=method, body=b"x" * (method == "PUT"))).body == b"its own"
+    assert server.connections == 2
+
+
 @pytest.mark.parametrize("target", ["/", "/silent"])
 async def test_a_quiet_stream_is_dead(target):
     async with Server(CHUNKS + b"1\r\na\r\n").pool() as pool:
