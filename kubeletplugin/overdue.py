@@ -2,12 +2,11 @@
 
 import sys
 import threading
-import traceback
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
 
-_FRAMES = 6  # of each, the innermost
+_FRAMES = 6  # of each thread, the innermost
 
 
 def whereabouts() -> str:
@@ -15,7 +14,7 @@ def whereabouts() -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
     own = threading.get_ident()
     told = (
-        f"thread {names.get(ident, ident)}: {_frames(frame)}"
+        f"thread {names.get(ident, ident)}: {_joined(_stack(frame))}"
         for ident, frame in sys._current_frames().items()
         if ident != own
     )
@@ -25,20 +24,26 @@ def whereabouts() -> str:
 def waiting_at(awaited: Any) -> str:
     """Down through the coroutines that a task waits in: "Pool.request (http1.py:70)", outermost
     first."""
-    return " > ".join(_chain(awaited))
+    return _joined(_chain(awaited))
 
 
-def _chain(awaited: Any) -> Iterator[str]:
+def _chain(awaited: Any) -> Iterator[FrameType]:
     while (frame := getattr(awaited, "cr_frame", None)) is not None:
-        code = frame.f_code
-        yield f"{code.co_qualname} ({_file(code.co_filename)}:{frame.f_lineno})"
+        yield frame
         awaited = awaited.cr_await
 
 
-def _frames(frame: FrameType) -> str:
-    found = traceback.extract_stack(frame)[-_FRAMES:]
-    return " > ".join(f"{each.name} ({_file(each.filename)}:{each.lineno})" for each in found)
+def _stack(frame: FrameType | None) -> list[FrameType]:
+    """Outermost first. Not ``traceback``'s, which reads the source files for their lines."""
+    found: list[FrameType] = []
+    while frame is not None and len(found) < _FRAMES:
+        found.append(frame)
+        frame = frame.f_back
+    return found[::-1]
 
 
-def _file(path: str) -> str:
-    return path.rsplit("/", 1)[-1]
+def _joined(frames: Iterable[FrameType]) -> str:
+    return " > ".join(
+        f"{each.f_code.co_qualname} ({each.f_code.co_filename.rpartition('/')[2]}:{each.f_lineno})"
+        for each in frames
+    )

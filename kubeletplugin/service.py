@@ -5,7 +5,7 @@ import logging
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, TypeAlias
 
 from kubeletplugin.claims import PATIENCE_S, ClaimSource, ClaimsUnavailableError, check_claim
 from kubeletplugin.contract import ClaimRef, ClaimRefusedError, Driver, PreparedDevice
@@ -13,6 +13,8 @@ from kubeletplugin.overdue import waiting_at, whereabouts
 from kubeletplugin.work import ClaimWork
 
 log = logging.getLogger(__name__)
+
+Method: TypeAlias = Literal["prepare", "unprepare"]
 
 _INTERNAL = "internal error in the driver; its log has the details for this claim's UID"
 _GOES_ON = "goes on, and the next try gets what came of it"
@@ -78,7 +80,7 @@ class DraService:
         return await self._each("unprepare", refs)
 
     async def answer(
-        self, method: str, refs: Iterable[ClaimRef], left_s: float | None
+        self, method: Method, refs: Iterable[ClaimRef], left_s: float | None
     ) -> dict[str, Outcome]:
         """A call of the kubelet, with ``left_s`` seconds until it gives up (None: never).
 
@@ -116,7 +118,7 @@ class DraService:
         return ()
 
     async def _each(
-        self, method: str, refs: Iterable[ClaimRef], end: float | None = None
+        self, method: Method, refs: Iterable[ClaimRef], end: float | None = None
     ) -> dict[str, Outcome]:
         unique = tuple({ref.uid: ref for ref in refs}.values())
         answers = [self._until(end, method, ref) for ref in unique]
@@ -125,7 +127,7 @@ class DraService:
         )
         return {ref.uid: outcome for ref, outcome in zip(unique, outcomes, strict=True)}
 
-    async def _until(self, end: float | None, method: str, ref: ClaimRef) -> Outcome:
+    async def _until(self, end: float | None, method: Method, ref: ClaimRef) -> Outcome:
         """``end`` in the event loop's time."""
         try:
             async with asyncio.timeout_at(end):
@@ -133,7 +135,7 @@ class DraService:
         except TimeoutError:
             return self._overdue(method, ref)
 
-    def _overdue(self, method: str, ref: ClaimRef) -> Outcome:
+    def _overdue(self, method: Method, ref: ClaimRef) -> Outcome:
         log.warning(
             "claim %s: %s takes too long; it is at %s; threads: %s",
             ref,
@@ -144,7 +146,7 @@ class DraService:
         )
         return Outcome(error=_NO_CLAIM if ref.uid in self._read else _NOT_DONE)
 
-    async def _one(self, method: str, ref: ClaimRef) -> Outcome:
+    async def _one(self, method: Method, ref: ClaimRef) -> Outcome:
         started = time.monotonic()
         call = self._prepare if method == "prepare" else self._unprepare
         try:

@@ -6,7 +6,6 @@ import sys
 
 SCRIPT = """
 import asyncio, os, sys
-import kubeletplugin.sockets
 from pathlib import Path
 from kubeletplugin.sockets import SocketServer
 

@@ -27,15 +27,15 @@ async def test_a_task_is_told_from_its_first_coroutine_to_where_it_waits():
     assert waiting_at(task.get_coro()) == waiting_at(None) == ""
 
 
+def hang(began, release):
+    began.set()
+    release.wait()
+
+
 async def test_other_threads_are_told_with_their_innermost_calls():
     release = threading.Event()
     began = threading.Event()
-
-    def hang():
-        began.set()
-        release.wait()
-
-    thread = threading.Thread(target=hang, name="stuck")
+    thread = threading.Thread(target=hang, args=(began, release), name="stuck")
     thread.start()
     try:
         await eventually(began.is_set)
